@@ -1,0 +1,221 @@
+package providers
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"time"
+)
+
+// A Provider creates and finds sandboxes on one backend. It is safe for
+// concurrent use, obeys the context of every call and returns errors of
+// package errdefs.
+type Provider interface {
+	// Name is the name under which the provider is registered.
+	Name() string
+
+	// Capabilities says what the provider can do. It makes no request.
+	Capabilities(ctx context.Context) (Capabilities, error)
+
+	// Create starts a sandbox and returns once its data plane answers. When it
+	// fails, or ctx ends first, nothing is left behind.
+	Create(ctx context.Context, req CreateRequest) (*Sandbox, error)
+
+	// Get describes one sandbox. An id that is not there is E2020; one whose end
+	// is on record is E2021, E2022 or E2023.
+	Get(ctx context.Context, id string) (*Sandbox, error)
+
+	// List returns one page, newest first.
+	List(ctx context.Context, req ListRequest) (*Page, error)
+
+	// Connect returns the sandbox with an endpoint to use; it resumes a paused
+	// one. A Lifetime above what remains extends it, never shortens it.
+	Connect(ctx context.Context, id string, req ConnectRequest) (*Sandbox, error)
+
+	// SetLifetime moves the end to d from now. It may shorten.
+	SetLifetime(ctx context.Context, id string, d time.Duration) (*Sandbox, error)
+
+	// Kill stops the sandbox. An id that is not there, or not any more, is
+	// E2020; sandboxfn takes that as done.
+	Kill(ctx context.Context, id string) error
+
+	// Close releases what the provider holds in this process. Sandboxes that
+	// were created attached end with it; others live on. It is idempotent.
+	Close() error
+}
+
+// Reporter is implemented by providers that can say how a sandbox is isolated.
+type Reporter interface {
+	Report(ctx context.Context, id string) (*Report, error)
+}
+
+// ArtifactStore is implemented by providers on this machine that can make a
+// file of the host readable and executable inside a sandbox without sending it.
+type ArtifactStore interface {
+	// HostArtifacts reports whether Create honours CreateRequest.Artifacts.
+	HostArtifacts() bool
+}
+
+// CreateRequest says what to create. The zero value asks for the provider's
+// defaults.
+type CreateRequest struct {
+	RequestID string            // identity for at-most-once creation; the client always sets it
+	Template  string            // name, alias or id; empty: the provider's default
+	Lifetime  time.Duration     // from now; zero: the provider's default
+	Detached  bool              // lives on when the creating process ends; providers in the cloud always do
+	Env       map[string]string // for everything that is started inside
+	Metadata  map[string]string // kept with the sandbox; visible in lists
+	Resources Resources
+	Network   *NetworkPolicy // nil: the provider's default
+	Artifacts []Artifact     // only for providers with ArtifactStore
+	Require   []string       // protections that must be enforced, as named in Report; else E2012 and nothing runs
+	User      string         // default user inside; empty: the provider's default
+	WorkDir   string         // default working directory; empty: the user's home
+}
+
+// Resources are limits of one sandbox. Zero means the provider's default.
+type Resources struct {
+	CPUMilli  int64 // thousandths of a processor
+	MemoryMiB int64
+	DiskMiB   int64
+	Processes int64
+}
+
+// NetworkPolicy says what a sandbox may reach.
+type NetworkPolicy struct {
+	Mode  string   // "none", "loopback", "host", "all" or "list"
+	Allow []string // for "list": host[:port], *.suffix[:port], CIDR[:port]
+}
+
+// Artifact is an executable of the host, named by its content.
+type Artifact struct {
+	Digest string // lower-case hex SHA-256 of the content
+	Path   string // on the host; read once, verified against Digest
+}
+
+// State of a sandbox. A native state that a provider does not know is
+// StateUnknown, never StateRunning.
+type State string
+
+const (
+	StateStarting State = "starting"
+	StateRunning  State = "running"
+	StatePaused   State = "paused"
+	StateStopped  State = "stopped"
+	StateUnknown  State = "unknown"
+)
+
+// Sandbox describes a sandbox at one moment.
+type Sandbox struct {
+	ID, Provider, Template string
+	State                  State
+	CreatedAt              time.Time
+	ExpiresAt              time.Time // zero: never
+	Metadata               map[string]string
+	Resources              Resources
+	Data                   Endpoint          // of the runtime; empty unless running
+	RuntimeVersion         string            // of envd; empty: unknown
+	Artifacts              map[string]string // digest to path inside, of those that are there
+	DefaultUser            string            // empty: unknown, leave it to the runtime
+}
+
+// Endpoint says how to reach the runtime of a sandbox.
+type Endpoint struct {
+	URL     string      // base URL; a path prefix is allowed
+	Headers http.Header // to add to every request; values are secrets
+	Token   Secret      // access token of the runtime; empty: none
+
+	// Dial opens a connection where URL alone does not say how (a unix socket,
+	// a tunnel). Nil: by URL.
+	Dial func(ctx context.Context) (net.Conn, error)
+
+	// Channels says that the runtime is ours and on this machine, so that a
+	// worker can be handed its connection (docs/protocol.md, "Channels").
+	Channels bool
+}
+
+// Secret is text that must not be shown: it prints as "***".
+type Secret string
+
+// String hides the value.
+func (Secret) String() string { return "***" }
+
+// GoString hides the value.
+func (Secret) GoString() string { return `"***"` }
+
+// MarshalText hides the value.
+func (Secret) MarshalText() ([]byte, error) { return []byte("***"), nil }
+
+// Reveal returns the value itself.
+func (s Secret) Reveal() string { return string(s) }
+
+// ListRequest selects sandboxes.
+type ListRequest struct {
+	Metadata map[string]string // every pair must match exactly
+	States   []State           // empty: running and paused
+	Limit    int               // per page; zero: 100
+	Token    string            // of the next page, from Page.Next
+}
+
+// Page is one page of a list.
+type Page struct {
+	Sandboxes []*Sandbox
+	Next      string // empty: the last page
+}
+
+// ConnectRequest says how to connect.
+type ConnectRequest struct {
+	Lifetime time.Duration // zero: leave the end as it is
+}
+
+// Capabilities says what a provider can do.
+type Capabilities struct {
+	Set         map[Capability]bool
+	Lifetime    LifetimeRange
+	CreateFloor time.Duration // never give up on a creation earlier than this
+	ListLag     time.Duration // a new sandbox may be missing from List for this long
+	Networks    []string      // modes of NetworkPolicy that Create accepts
+}
+
+// LifetimeRange bounds lifetimes. Max zero means no bound.
+type LifetimeRange struct{ Min, Default, Max time.Duration }
+
+// Capability is something that not every provider can do.
+type Capability string
+
+const (
+	CapPause          Capability = "pause"
+	CapSnapshot       Capability = "snapshot"
+	CapFork           Capability = "fork"
+	CapPorts          Capability = "ports"
+	CapVolumes        Capability = "volumes"
+	CapTemplates      Capability = "templates"
+	CapEgressPolicy   Capability = "egress_policy"
+	CapMetadataFilter Capability = "metadata_filter"
+	CapMetadataUpdate Capability = "metadata_update"
+	CapLogs           Capability = "logs"
+	CapMetrics        Capability = "metrics"
+	CapDetached       Capability = "detached"
+)
+
+// Report says how a sandbox is isolated and what could not be enforced.
+type Report struct {
+	Engine     string            `json:"engine"`     // "native"
+	UserNS     string            `json:"userns"`     // "block", "subid" or "single"
+	Root       string            `json:"root"`       // root view: "host", …
+	Scratch    string            `json:"scratch"`    // "tmpfs", …
+	Network    string            `json:"network"`    // mode in force
+	Seccomp    int               `json:"seccomp"`    // instructions of the filter
+	Landlock   string            `json:"landlock"`   // ABI, or "none"
+	Executable string            `json:"executable"` // how the runtime's binary is protected
+	Limits     map[string]string `json:"limits"`     // memory, pids, cpu, disk: mechanism in force
+	Freezer    string            `json:"freezer"`
+	Degraded   []Degradation     `json:"degraded,omitempty"`
+}
+
+// Degradation is a protection that this machine does not let us enforce.
+type Degradation struct {
+	What   string `json:"what"`   // "memory", "pids", "cpu", "landlock", …
+	Why    string `json:"why"`    // what was found
+	Remedy string `json:"remedy"` // what would change it
+}

@@ -1,0 +1,66 @@
+package errdefs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"testing"
+)
+
+func TestIs(t *testing.T) {
+	timeout := Wrap("E3001", "run sleep", "timed out after 1s", fs.ErrInvalid)
+	for _, c := range []struct {
+		name   string
+		err    error
+		target error
+		want   bool
+	}{
+		{"same code", timeout, ErrCommandTimeout, true},
+		{"class", timeout, ErrExec, true},
+		{"other class", timeout, ErrFile, false},
+		{"other code of the class", timeout, ErrCommandNotFound, false},
+		{"any timeout", timeout, ErrTimeout, true},
+		{"context", timeout, context.DeadlineExceeded, true},
+		{"not a timeout", New("E3007", "run", "x"), context.DeadlineExceeded, false},
+		{"cause", timeout, fs.ErrInvalid, true},
+		{"through a wrap", fmt.Errorf("build: %w", timeout), ErrExec, true},
+		{"a full error is no sentinel", timeout, New("E3001", "other", "text"), false},
+	} {
+		if got := errors.Is(c.err, c.target); got != c.want {
+			t.Errorf("%s: errors.Is = %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+func TestTable(t *testing.T) {
+	form := regexp.MustCompile(`^E[1-9][0-9]{3}$`)
+	seen := map[Code]bool{}
+	last := Code("")
+	for _, c := range Codes() {
+		if !form.MatchString(string(c)) {
+			t.Errorf("code %q is malformed", c)
+		}
+		if seen[c] || c <= last {
+			t.Errorf("code %s is repeated or out of order", c)
+		}
+		if c.Meaning() == "" {
+			t.Errorf("code %s has no meaning", c)
+		}
+		if !seen[c.Class()] && !c.isClass() {
+			t.Errorf("class of %s is not in the table", c)
+		}
+		seen[c], last = true, c
+	}
+}
+
+func TestErrorText(t *testing.T) {
+	e := Wrap("E2020", "connect", `sandbox "x" unknown`, errors.New("cause"))
+	if got, want := e.Error(), `E2020 connect: sandbox "x" unknown: cause`; got != want {
+		t.Errorf("text %q, want %q", got, want)
+	}
+	if e.Hint() == "" || CodeOf(fmt.Errorf("a: %w", e)) != "E2020" || CodeOf(errors.New("b")) != "" {
+		t.Error("hint or code lost")
+	}
+}

@@ -1,0 +1,74 @@
+// Command errdoc writes docs/errors.md from the table of error codes. With
+// -check it only compares and exits 1 when the page is stale. It is run from
+// the root of the module by make generate and make check.
+package main
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+const page = "docs/errors.md"
+
+func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+
+func run(args []string, stderr io.Writer) int {
+	fs := flag.NewFlagSet("errdoc", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	check := fs.Bool("check", false, "compare only")
+	if err := fs.Parse(args); err != nil || fs.NArg() > 0 {
+		return 2
+	}
+	want := render()
+	if *check {
+		if got, err := os.ReadFile(page); err != nil || !bytes.Equal(got, want) {
+			fmt.Fprintf(stderr, "errdoc: %s is stale: run make generate\n", page)
+			return 1
+		}
+		return 0
+	}
+	if err := os.WriteFile(page, want, 0o644); err != nil {
+		fmt.Fprintln(stderr, "errdoc:", err)
+		return 1
+	}
+	return 0
+}
+
+var classes = map[errdefs.Code]string{
+	"E1000": "Authentication",
+	"E2000": "Creation, templates, sandbox state",
+	"E3000": "Commands and code",
+	"E4000": "Files",
+	"E5000": "Network",
+	"E6000": "Sessions",
+	"E7000": "Build and deployment",
+	"E8000": "Providers, plugins, policy, settings",
+	"E9000": "Function calls",
+}
+
+func render() []byte {
+	var b bytes.Buffer
+	b.WriteString(`<!-- Written by internal/errdoc from the table in sandboxfn/errdefs. DO NOT EDIT. -->
+# Error codes
+
+Every error of the library that is not your function's own is a ` + "`*sandboxfn.Error`" + ` with one of these codes.
+` + "`errors.Is(err, sandboxfn.ErrExec)`" + ` holds for every code of a class, ` + "`errors.Is(err, sandboxfn.ErrCommandTimeout)`" + `
+for one code, ` + "`errors.Is(err, sandboxfn.ErrTimeout)`" + ` and ` + "`context.DeadlineExceeded`" + ` for every row with a clock in the last column.
+`)
+	for _, c := range errdefs.Codes() {
+		if c.Class() == c {
+			fmt.Fprintf(&b, "\n## %s %s\n\n| code | meaning | what to do | exit status | clock |\n|---|---|---|---|---|\n", c, classes[c])
+		}
+		clock := ""
+		if errdefs.New(c, "", "").Is(errdefs.ErrTimeout) {
+			clock = "yes"
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %d | %s |\n", c, c.Meaning(), c.Suggestion(), c.ExitStatus(), clock)
+	}
+	return b.Bytes()
+}

@@ -1,0 +1,218 @@
+package sandboxfn
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Bytes is an amount of memory, storage or payload.
+type Bytes int64
+
+// Units of [Bytes].
+const (
+	KiB Bytes = 1 << 10
+	MiB Bytes = 1 << 20
+	GiB Bytes = 1 << 30
+	TiB Bytes = 1 << 40
+)
+
+// String prints b in the largest unit that divides it: "512MiB".
+func (b Bytes) String() string {
+	for _, u := range []struct {
+		size Bytes
+		name string
+	}{{TiB, "TiB"}, {GiB, "GiB"}, {MiB, "MiB"}, {KiB, "KiB"}} {
+		if b != 0 && b%u.size == 0 {
+			return fmt.Sprintf("%d%s", int64(b/u.size), u.name)
+		}
+	}
+	return fmt.Sprintf("%dB", int64(b))
+}
+
+// Values that say "none" where the zero value means "not set".
+const (
+	NoTimeout = time.Duration(-1) // Options.Timeout: no limit but the caller's deadline
+	NoGrace   = time.Duration(-1) // Options.Grace: the worker is killed at once
+	NoIdle    = time.Duration(-1) // Options.Idle: a worker is given up after each call
+	NoRetries = -1                // Options.Retries: never again, even when idempotent
+)
+
+// LogMode says where the output of functions goes.
+type LogMode string
+
+// The modes of [LogMode]. The zero value is LogForward.
+const (
+	LogForward LogMode = "forward" // to Stdout and Stderr, whole lines, in order
+	LogSlog    LogMode = "slog"    // each line a record of the client's logger, or slog.Default
+	LogDiscard LogMode = "discard" // nowhere
+)
+
+// Backoff is how long to wait before a call is tried again: a random time
+// between zero and First, then between zero and First·Factor, and so on up to
+// Max.
+type Backoff struct {
+	First, Max time.Duration
+	Factor     float64
+}
+
+// Workers bounds how many workers a pool keeps: at least Min once it is in use,
+// at most Max. The zero value means 0..16.
+type Workers struct{ Min, Max int }
+
+// Options are the settings of a function. Every field's zero value means "not
+// set": directives fill the handle's options, [Func.With] overrides single
+// fields of them, and what is set nowhere has the default named here. Functions
+// whose Provider, Template, CPU, Memory, Disk, Env, Network, User and WorkDir
+// are equal share sandboxes.
+type Options struct {
+	Template string // recipe of the sandbox; default: the provider's
+	Provider string // backend; default: the client's
+
+	Timeout        time.Duration // of one attempt's execution; default 5m
+	StartupTimeout time.Duration // of creating a sandbox and starting a worker in it; default 60s
+	Grace          time.Duration // from cancellation to the kill of the worker; default 1s
+
+	Idempotent bool    // a call whose outcome is unknown may run again
+	Retries    int     // attempts beyond the first; default 2 with Idempotent, else 0
+	Backoff    Backoff // between attempts; default 100ms..10s*2
+
+	Workers Workers       // default 0..16
+	Idle    time.Duration // an idle worker beyond Workers.Min is given up after this; default 60s
+
+	CPU          float64           // processors; default: the template's
+	Memory, Disk Bytes             // default: the template's
+	Env          map[string]string // environment of the worker
+	Network      string            // "none", "loopback", "host", or a list; default: the provider's
+	User         string            // inside; default: the template's
+	WorkDir      string            // absolute; default: the template's
+
+	Log        LogMode // default LogForward
+	MaxPayload Bytes   // of arguments, and of results; default 512MiB
+
+	// Stdout and Stderr receive forwarded output; nil means the client's, which
+	// are os.Stdout and os.Stderr unless it says otherwise. They are written to
+	// by one goroutine each, whole lines at a time. A writer that blocks does
+	// not block the function: what it does not take in time is dropped, and the
+	// number of dropped lines is written.
+	Stdout, Stderr io.Writer
+}
+
+// override returns o with every field that is set in with taken from there.
+func (o Options) override(with Options) Options {
+	set(&o.Template, with.Template)
+	set(&o.Provider, with.Provider)
+	set(&o.Timeout, with.Timeout)
+	set(&o.StartupTimeout, with.StartupTimeout)
+	set(&o.Grace, with.Grace)
+	set(&o.Idempotent, with.Idempotent)
+	set(&o.Retries, with.Retries)
+	set(&o.Backoff, with.Backoff)
+	set(&o.Workers, with.Workers)
+	set(&o.Idle, with.Idle)
+	set(&o.CPU, with.CPU)
+	set(&o.Memory, with.Memory)
+	set(&o.Disk, with.Disk)
+	set(&o.Network, with.Network)
+	set(&o.User, with.User)
+	set(&o.WorkDir, with.WorkDir)
+	set(&o.Log, with.Log)
+	set(&o.MaxPayload, with.MaxPayload)
+	if with.Stdout != nil {
+		o.Stdout = with.Stdout
+	}
+	if with.Stderr != nil {
+		o.Stderr = with.Stderr
+	}
+	if len(with.Env) > 0 {
+		env := maps.Clone(o.Env)
+		if env == nil {
+			env = map[string]string{}
+		}
+		maps.Copy(env, with.Env)
+		o.Env = env
+	}
+	return o
+}
+
+func set[T comparable](field *T, value T) {
+	var zero T
+	if value != zero {
+		*field = value
+	}
+}
+
+// withDefaults returns o with every unset field filled in and the values that
+// say "none" turned into zero.
+func (o Options) withDefaults() Options {
+	none(&o.Timeout, NoTimeout, 5*time.Minute)
+	none(&o.StartupTimeout, 0, time.Minute)
+	none(&o.Grace, NoGrace, time.Second)
+	none(&o.Idle, NoIdle, time.Minute)
+	retries := 0
+	if o.Idempotent {
+		retries = 2
+	}
+	none(&o.Retries, NoRetries, retries)
+	none(&o.Backoff, Backoff{}, Backoff{First: 100 * time.Millisecond, Max: 10 * time.Second, Factor: 2})
+	none(&o.Workers, Workers{}, Workers{Max: 16})
+	none(&o.Log, "", LogForward)
+	none(&o.MaxPayload, 0, 512*MiB)
+	o.Env = maps.Clone(o.Env)
+	return o
+}
+
+// none fills an unset field with def, and turns the value that says "none" into
+// zero.
+func none[T comparable](field *T, no, def T) {
+	var zero T
+	switch *field {
+	case zero:
+		*field = def
+	case no:
+		*field = zero
+	}
+}
+
+// check refuses values that a directive could not have set. o has its defaults.
+func (o Options) check(op string) error {
+	bad := func(format string, args ...any) error {
+		return errdefs.New("E2011", op, fmt.Sprintf(format, args...))
+	}
+	within := func(name string, d, low, high time.Duration) error {
+		if d < low || d > high {
+			return bad("option %s: %v is out of range %v..%v", name, d, low, high)
+		}
+		return nil
+	}
+	for _, err := range []error{
+		within("Timeout", o.Timeout, 0, 24*time.Hour),
+		within("StartupTimeout", o.StartupTimeout, 1, time.Hour),
+		within("Grace", o.Grace, 0, time.Minute),
+		within("Idle", o.Idle, 0, 1<<62),
+	} {
+		if err != nil {
+			return err
+		}
+	}
+	switch {
+	case o.Retries < 0 || o.Retries > 10:
+		return bad("option Retries: %d is out of range 0..10", o.Retries)
+	case o.Retries > 0 && !o.Idempotent:
+		return bad("option Retries needs Idempotent: a retried call may run twice")
+	case o.Backoff.First <= 0 || o.Backoff.Max < o.Backoff.First || !(o.Backoff.Factor >= 1):
+		return bad("option Backoff: %v..%v*%v needs 0 < First <= Max and Factor >= 1", o.Backoff.First, o.Backoff.Max, o.Backoff.Factor)
+	case o.Workers.Min < 0 || o.Workers.Max < 1 || o.Workers.Max > 1000 || o.Workers.Min > o.Workers.Max:
+		return bad("option Workers: %d..%d needs 0 <= Min <= Max and 1 <= Max <= 1000", o.Workers.Min, o.Workers.Max)
+	case o.CPU < 0 || o.CPU != o.CPU || o.Memory < 0 || o.Disk < 0:
+		return bad("options CPU, Memory and Disk can't be negative")
+	case o.Log != LogForward && o.Log != LogSlog && o.Log != LogDiscard:
+		return bad("option Log: %q is not one of forward, slog, discard", o.Log)
+	case o.MaxPayload < 64*KiB || o.MaxPayload > 16*GiB:
+		return bad("option MaxPayload: %v is out of range 64KiB..16GiB", o.MaxPayload)
+	}
+	return nil
+}

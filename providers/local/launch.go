@@ -5,7 +5,13 @@ package local
 import (
 	"context"
 	"os"
+	"path"
+	"strconv"
+	"strings"
 	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 // launchSpec is everything that the construction of one sandbox depends on.
@@ -54,6 +60,8 @@ type bind struct {
 	source string // absolute; its last element must not be a link
 	target string // absolute, below /run/sandbox
 	exec   bool   // false: noexec
+
+	dir bool // set by launch
 }
 
 // cgroupJoin moves a new init into its control groups. It is called between
@@ -100,6 +108,9 @@ type inside struct {
 	// set and the Landlock domain of commands. It is a process.Spawner.
 	spawn func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error)
 
+	// onSpawner runs f on that thread: to move it to the commands' control group.
+	onSpawner func(f func())
+
 	canSwitchUser bool // false: only user runs commands
 	landlock      int
 
@@ -111,19 +122,137 @@ type inside struct {
 // launch builds a sandbox and returns when its init has called ready. On an
 // error nothing is left: no process, no mount.
 func launch(ctx context.Context, s *launchSpec) (*initProc, error) {
-	return nil, &IsolationError{}
+	host, err := probe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return launchWith(ctx, s, host)
 }
 
-// probeResult is what this machine can do. It is measured once per process.
-type probeResult struct {
-	mapping        mapKind
-	landlock       int  // ABI; zero: none
-	mountSetattr   bool // false: read-only binds take the slow path
-	seccompInsns   int
-	exe            string
-	blocksPerRange int
+func launchWith(ctx context.Context, s *launchSpec, host *probeResult) (*initProc, error) {
+	exe, err := runtimeExecutable()
+	if err != nil {
+		return nil, err
+	}
+	spec := *s
+	spec.binds, err = statBinds(s.binds)
+	if err != nil {
+		return nil, err
+	}
+	l := &launcher{s: &spec, host: host, exe: exe}
+	defer l.closeTrees()
+	if err := l.prepare(); err != nil {
+		return nil, err
+	}
+	timeout := s.startTimeout
+	if timeout == 0 {
+		timeout = 20 * time.Second
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errStartTimeout)
+	defer cancel()
+	p, err := l.start(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p.report = l.report()
+	return p, nil
 }
 
-// probe really clones a child and builds what every sandbox needs. It runs
-// once per process; later calls return the first answer.
-func probe(ctx context.Context) (*probeResult, error) { return &probeResult{}, nil }
+var errStartTimeout = errdefs.New("E2009", "create sandbox", "its init did not become ready in time")
+
+// statBinds looks at the sources of binds and returns a copy that knows which
+// are directories.
+func statBinds(binds []bind) ([]bind, error) {
+	out := make([]bind, len(binds))
+	for i, b := range binds {
+		if !strings.HasPrefix(b.target, artifactRoot+"/") || path.Clean(b.target) != b.target {
+			return nil, errdefs.New("E2011", "create sandbox", "bind target "+b.target+" is not below "+artifactRoot)
+		}
+		fi, err := os.Lstat(b.source)
+		if err != nil {
+			return nil, errdefs.Wrap("E2011", "create sandbox", "bind source", err)
+		}
+		if !fi.IsDir() && !fi.Mode().IsRegular() {
+			return nil, errdefs.New("E2011", "create sandbox", "bind source "+b.source+" is neither a directory nor a file")
+		}
+		b.dir = fi.IsDir()
+		out[i] = b
+	}
+	return out, nil
+}
+
+// A launcher makes one launch.
+type launcher struct {
+	s     *launchSpec
+	host  *probeResult
+	exe   *executable
+	files []*os.File // of the child, by descriptor; nil: /dev/null
+	trees []*os.File // among files, ours
+	prog  nsinit.Program
+}
+
+// Descriptors of the child that are always the same.
+const (
+	childControl = 3
+	childExe     = 4
+)
+
+// prepare decides what the child is given and told.
+func (l *launcher) prepare() error {
+	s := l.s
+	l.files = []*os.File{nil, s.log, s.log, nil, l.exe.file}
+	l.name(fdListener, s.listener)
+	l.name(fdControl, s.control)
+	l.name(fdLock, s.lock)
+	l.name(fdLifeline, s.lifeline)
+	for i, f := range s.extra {
+		l.name(fdExtra+strconv.Itoa(i), f)
+	}
+	l.prog.Config = s.config
+	var err error
+	l.prog.Calls, err = plan(s, l.host, l.tree)
+	return err
+}
+
+// name passes f, unless nil, under a name.
+func (l *launcher) name(name string, f *os.File) {
+	if f == nil {
+		return
+	}
+	l.prog.Files = append(l.prog.Files, nsinit.File{Name: name, FD: len(l.files)})
+	l.files = append(l.files, f)
+}
+
+// tree passes a copy of a tree of the host that this process makes, when it
+// may. Init itself could not reach a tree below a directory that only root can
+// enter.
+func (l *launcher) tree(source string, attr uint64) (int, bool, error) {
+	if !l.host.clientTrees {
+		return 0, false, nil
+	}
+	f, err := detachedTree(source, attr)
+	if err != nil {
+		return 0, false, errdefs.Wrap("E2000", "create sandbox", "copy the mount of "+source, err)
+	}
+	l.trees = append(l.trees, f)
+	l.files = append(l.files, f)
+	return len(l.files) - 1, true, nil
+}
+
+func (l *launcher) closeTrees() {
+	for _, f := range l.trees {
+		f.Close()
+	}
+}
+
+func (l *launcher) report() constructed {
+	mounts := "mount_setattr"
+	if !l.host.mountSetattr {
+		mounts = "remount"
+	}
+	return constructed{
+		userns: string(l.s.mapping.kind), root: "host", scratch: "tmpfs",
+		seccomp: seccompInstructions, landlock: l.host.landlock, landlockScopes: l.host.landlock >= landlockScopesABI,
+		network: l.s.network, exe: l.exe.how, mounts: mounts,
+	}
+}

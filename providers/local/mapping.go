@@ -2,33 +2,206 @@
 
 package local
 
-// mapKind says how ids inside belong to ids of the host.
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// mapKind says how ids inside belong to ids of the host. None of them maps an
+// id to root of the host: with 0 mapped to 0, files of root on a writable mount
+// and below /proc/sys answer even to a process without capabilities.
 type mapKind string
 
 const (
 	mapBlock  mapKind = "block"  // root: 0..65535 to a leased block
-	mapSubid  mapKind = "subid"  // a user with newuidmap: 0 and the rest from the sub-ids, 1000 to the caller
+	mapSubid  mapKind = "subid"  // a user with newuidmap: 1000 to the caller, the rest from the sub-ids
 	mapSingle mapKind = "single" // a user without: 1000 to the caller, nothing else
 )
 
-// The block of ids that root's sandboxes are mapped to. Host ids from here on
-// are above what distributions give to people, services and sub-ids.
+// The ids that root's sandboxes are mapped to: blockCount blocks from blockBase.
+// They are above what distributions give to people, services and sub-ids.
 const (
 	blockBase  = 0x70000000
 	blockSize  = 65536
 	blockCount = 4096
 )
 
-// userID is the user and group that commands run as inside when nothing else
-// is asked for.
+// userID is the user and the group that commands run as inside when nothing
+// else is asked for.
 const userID = 1000
 
 // idMapping is a choice of mapping for one sandbox. block counts from zero and
-// matters for mapBlock only: its holder leases it.
+// matters for mapBlock only; who launches holds its lease.
 type idMapping struct {
 	kind  mapKind
 	block int
 }
 
-// mappingKind is the mapping that this process can make.
-func mappingKind() mapKind { return mapSingle }
+// manyUsers reports whether init can run commands as more than one user.
+func (m idMapping) manyUsers() bool { return m.kind != mapSingle }
+
+// mappingKind is the mapping that this process makes its sandboxes with.
+func mappingKind() mapKind {
+	if os.Geteuid() == 0 {
+		return mapBlock
+	}
+	if _, err := subidTools(); err == nil {
+		return mapSubid
+	}
+	return mapSingle
+}
+
+// attr sets what of the mapping is done between clone and exec.
+func (m idMapping) attr(a *syscall.SysProcAttr) {
+	switch m.kind {
+	case mapBlock:
+		start := blockBase + m.block*blockSize
+		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: start, Size: blockSize}}
+		a.UidMappings, a.GidMappings = ids, ids
+		a.GidMappingsEnableSetgroups = true
+		a.Credential = &syscall.Credential{} // inside root; drops supplementary groups
+	case mapSingle:
+		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: userID, HostID: os.Geteuid(), Size: 1}}
+		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: userID, HostID: os.Getegid(), Size: 1}}
+		a.AmbientCaps = allCaps()
+	case mapSubid:
+		a.AmbientCaps = allCaps() // the maps follow, see apply
+	}
+}
+
+// apply does what of the mapping needs a running child.
+func (m idMapping) apply(ctx context.Context, pid int) error {
+	if m.kind != mapSubid {
+		return nil
+	}
+	tools, err := subidTools()
+	if err != nil {
+		return err
+	}
+	if err := tools.mapIDs(ctx, tools.uidmap, pid, os.Geteuid(), tools.uids); err != nil {
+		return err
+	}
+	return tools.mapIDs(ctx, tools.gidmap, pid, os.Getegid(), tools.gids)
+}
+
+// subids is what a user needs to map more than its own id.
+type subids struct {
+	uidmap, gidmap string // programs
+	uids, gids     idRange
+}
+
+type idRange struct{ start, count int }
+
+func subidTools() (*subids, error) {
+	var s subids
+	var err error
+	if s.uidmap, err = exec.LookPath("newuidmap"); err != nil {
+		return nil, err
+	}
+	if s.gidmap, err = exec.LookPath("newgidmap"); err != nil {
+		return nil, err
+	}
+	id := strconv.Itoa(os.Geteuid())
+	name := id
+	if u, err := user.LookupId(id); err == nil {
+		name = u.Username
+	}
+	if s.uids, err = subidRange("/etc/subuid", name, id); err != nil {
+		return nil, err
+	}
+	s.gids, err = subidRange("/etc/subgid", name, id)
+	return &s, err
+}
+
+// subidRange finds the largest range of a user in subuid(5).
+func subidRange(file, name, id string) (idRange, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return idRange{}, err
+	}
+	defer f.Close()
+	var best idRange
+	for sc := bufio.NewScanner(f); sc.Scan(); {
+		r, ok := subidLine(sc.Text(), name, id)
+		if ok && r.count > best.count {
+			best = r
+		}
+	}
+	if best.count < 2000 {
+		return idRange{}, fmt.Errorf("%s holds no usable range for %s", file, name)
+	}
+	return best, nil
+}
+
+func subidLine(line, name, id string) (idRange, bool) {
+	f := strings.Split(strings.TrimSpace(line), ":")
+	if len(f) != 3 || f[0] != name && f[0] != id {
+		return idRange{}, false
+	}
+	start, err1 := strconv.Atoi(f[1])
+	count, err2 := strconv.Atoi(f[2])
+	if err1 != nil || err2 != nil || start <= 0 || count <= 0 {
+		return idRange{}, false
+	}
+	return idRange{start, min(count, blockSize-1)}, true
+}
+
+// mapIDs runs newuidmap(1) or newgidmap(1): 0..999 and what follows 1000 from
+// the range, 1000 itself to the caller.
+func (s *subids) mapIDs(ctx context.Context, tool string, pid, own int, r idRange) error {
+	args := []int{
+		pid,
+		0, r.start, userID,
+		userID, own, 1,
+		userID + 1, r.start + userID, r.count - userID,
+	}
+	text := make([]string, len(args))
+	for i, n := range args {
+		text[i] = strconv.Itoa(n)
+	}
+	out, err := exec.CommandContext(ctx, tool, text...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", tool, err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// allCaps lists the capabilities that this kernel knows.
+func allCaps() []uintptr {
+	caps := make([]uintptr, lastCap()+1)
+	for i := range caps {
+		caps[i] = uintptr(i)
+	}
+	return caps
+}
+
+// lastCap is the highest capability of this kernel.
+func lastCap() int {
+	b, err := os.ReadFile("/proc/sys/kernel/cap_last_cap")
+	if err == nil {
+		if n, err := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && n >= 0 && n < 64 {
+			return n
+		}
+	}
+	return unix.CAP_LAST_CAP
+}
+
+// initCaps is the set of capabilities that init keeps, within its own user
+// namespace: what it takes to run commands as another user, to signal them and
+// to work on their files.
+func (m idMapping) initCaps() uint64 {
+	if !m.manyUsers() {
+		return 0
+	}
+	return 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID | 1<<unix.CAP_KILL |
+		1<<unix.CAP_CHOWN | 1<<unix.CAP_FOWNER | 1<<unix.CAP_DAC_OVERRIDE
+}

@@ -1,0 +1,45 @@
+package nsinit
+
+import "syscall"
+
+// MaxReply bounds an encoded reply, in bytes.
+const MaxReply = 64 << 10
+
+// A Reply is what a pid 1 says to its client, once: that a step of the program
+// failed, or that it is ready.
+type Reply struct {
+	Step  string        // the name of the call that failed; empty: ready
+	Errno syscall.Errno // of the call that failed
+	Ready []byte        // as given to [Ready]
+}
+
+func (r *Reply) encode() []byte {
+	e := encoder{b: make([]byte, 8, 64+len(r.Step)+len(r.Ready))}
+	e.u32(uint32(r.Errno))
+	e.bytes([]byte(r.Step))
+	e.bytes(r.Ready)
+	put32(e.b, magicReply)
+	put32(e.b[4:], uint32(len(e.b)-8))
+	return e.b
+}
+
+// ReplyHeader is the size in bytes of what comes before the body of a reply.
+const ReplyHeader = 8
+
+// ReplySize returns the size of the body that follows the header h. It reports
+// false when h is not the header of a reply.
+func ReplySize(h []byte) (int, bool) {
+	if len(h) != ReplyHeader || get32(h) != magicReply {
+		return 0, false
+	}
+	n := get32(h[4:])
+	return int(n), n <= MaxReply
+}
+
+// DecodeReply takes the body of a reply apart. The bytes are foreign: it
+// reports false for anything that is not a reply.
+func DecodeReply(body []byte) (Reply, bool) {
+	d := decoder{b: body}
+	r := Reply{Errno: syscall.Errno(d.u32()), Step: string(d.bytes()), Ready: d.bytes()}
+	return r, !d.bad && len(d.b) == 0
+}

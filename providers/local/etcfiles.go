@@ -1,0 +1,67 @@
+//go:build linux
+
+package local
+
+import (
+	"io"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// A textFile is a small file that is written into the root view.
+type textFile struct{ path, text string }
+
+// maxHostFile bounds what is copied of a file of the host, in bytes.
+const maxHostFile = 64 << 10
+
+// etcFiles is the synthetic part of /etc.
+func etcFiles(s *launchSpec) []textFile {
+	host := s.hostName()
+	resolv := "# this sandbox has no network\n"
+	hosts := "127.0.0.1\tlocalhost " + host + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	if s.network == netHost {
+		resolv = hostFile("/etc/resolv.conf", resolv)
+		hosts = hostFile("/etc/hosts", hosts)
+	}
+	return []textFile{
+		{"etc/passwd", "root:x:0:0:root:/root:/bin/sh\n" +
+			"user:x:1000:1000:user:/home/user:/bin/sh\n" +
+			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"},
+		{"etc/group", "root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n"},
+		{"etc/hosts", hosts},
+		{"etc/hostname", host + "\n"},
+		{"etc/resolv.conf", resolv},
+		{"etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n" +
+			"networks: files\nprotocols: files\nservices: files\n"},
+		// Short, so that a login shell costs what a shell costs.
+		{"etc/profile", "export PATH=\"${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\"\numask 022\n"},
+	}
+}
+
+// cpuFiles tells the processor count where tools look for it; /sys itself is
+// not mounted.
+func cpuFiles(cpus int) []textFile {
+	text := "0\n"
+	if cpus > 1 {
+		text = "0-" + strconv.Itoa(cpus-1) + "\n"
+	}
+	return []textFile{
+		{"sys/devices/system/cpu/online", text},
+		{"sys/devices/system/cpu/possible", text},
+	}
+}
+
+// hostFile returns the content of a file of the host, or def.
+func hostFile(path, def string) string {
+	f, err := os.Open(path)
+	if err != nil {
+		return def
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxHostFile))
+	if err != nil || strings.ContainsRune(string(b), 0) {
+		return def
+	}
+	return string(b)
+}

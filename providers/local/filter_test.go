@@ -1,0 +1,362 @@
+//go:build linux
+
+package local
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"go/format"
+	"maps"
+	"os"
+	"slices"
+	"testing"
+
+	bpfasm "github.com/elastic/go-seccomp-bpf"
+	"github.com/elastic/go-seccomp-bpf/arch"
+	moby "github.com/moby/profiles/seccomp"
+	"github.com/opencontainers/runtime-spec/specs-go"
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+var update = flag.Bool("update", false, "rewrite generated files")
+
+// The system call filter is assembled here and kept as data: the tables of the
+// libraries would cost every start of a user's program most of a millisecond.
+
+// refused is what of the base profile, which is made for containers with some
+// capabilities and old kernels in mind, a sandbox does not get.
+var refused = []string{
+	"ptrace", "process_vm_readv", "process_vm_writev", "kcmp", "pidfd_getfd", "process_madvise", // other processes
+	"keyctl", "add_key", "request_key",
+	"bpf", "perf_event_open", "userfaultfd", "io_uring_setup", "io_uring_enter", "io_uring_register",
+	"open_by_handle_at", "name_to_handle_at", "fanotify_init", "fanotify_mark", "lookup_dcookie",
+	"mount", "umount", "umount2", "mount_setattr", "move_mount", "open_tree", "fsopen", "fsconfig", "fsmount", "fspick",
+	"pivot_root", "chroot", "unshare", "setns", "statmount", "listmount",
+	"quotactl", "quotactl_fd", "acct", "swapon", "swapoff", "reboot", "kexec_load", "kexec_file_load",
+	"init_module", "finit_module", "delete_module", "iopl", "ioperm", "syslog", "vhangup",
+	"clock_settime", "clock_settime64", "clock_adjtime", "clock_adjtime64", "adjtimex", "settimeofday", "stime",
+	"sethostname", "setdomainname", "move_pages", "migrate_pages", "mbind", "set_mempolicy", "get_mempolicy",
+}
+
+const (
+	allow      = uint32(unix.SECCOMP_RET_ALLOW)
+	kill       = uint32(unix.SECCOMP_RET_KILL_PROCESS)
+	eperm      = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.EPERM)
+	enosys     = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOSYS)
+	eafnosupp  = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.EAFNOSUPPORT)
+	x32Bit     = 0x40000000
+	namespaces = 0x7e020000 // CLONE_NEW* but NEWTIME, which clone(2) cannot say
+	tioclinux  = 0x541c
+	offsetNr   = 0
+	offsetArch = 4
+	offsetArgs = 16
+)
+
+// allowedNames is the base profile, resolved for no capabilities on an
+// architecture, without what is refused.
+func allowedNames(goarch string) []string {
+	set := map[string]bool{}
+	for _, rule := range moby.DefaultProfile().Syscalls {
+		if rule.Action != specs.ActAllow || len(rule.Args) > 0 {
+			continue // rules about arguments are ours
+		}
+		if f := rule.Includes; f != nil && (len(f.Caps) > 0 || len(f.Arches) > 0 && !slices.Contains(f.Arches, goarch)) {
+			continue
+		}
+		for _, name := range rule.Names {
+			set[name] = true
+		}
+	}
+	for _, name := range refused {
+		delete(set, name)
+	}
+	return slices.Sorted(maps.Keys(set))
+}
+
+// argRule writes the instructions of a call whose arguments matter.
+type argRule func(p *bpfasm.Program)
+
+func word(arg uint32) uint32 { return arg } // the low half: what the kernel looks at, too
+
+var argRules = map[string]argRule{
+	"clone": func(p *bpfasm.Program) {
+		yes := p.NewLabel()
+		p.LdLo(word(0))
+		p.JmpIfTrue(bpf.JumpBitsSet, namespaces, yes)
+		ret(p, allow)
+		p.SetLabel(yes)
+		ret(p, eperm)
+	},
+	// Its flags lie in memory, where no filter can look.
+	"clone3": func(p *bpfasm.Program) { ret(p, enosys) },
+	"socket": func(p *bpfasm.Program) {
+		ok, netlink := p.NewLabel(), p.NewLabel()
+		p.LdLo(word(0))
+		for _, family := range []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6} {
+			p.JmpIfTrue(bpf.JumpEqual, family, ok)
+		}
+		p.JmpIfTrue(bpf.JumpEqual, unix.AF_NETLINK, netlink)
+		ret(p, eafnosupp)
+		p.SetLabel(netlink)
+		p.LdLo(word(2))
+		p.JmpIfTrue(bpf.JumpEqual, unix.NETLINK_ROUTE, ok)
+		ret(p, eafnosupp)
+		p.SetLabel(ok)
+		ret(p, allow)
+	},
+	"socketpair": func(p *bpfasm.Program) {
+		ok := p.NewLabel()
+		p.LdLo(word(0))
+		for _, family := range []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6} {
+			p.JmpIfTrue(bpf.JumpEqual, family, ok)
+		}
+		ret(p, eafnosupp)
+		p.SetLabel(ok)
+		ret(p, allow)
+	},
+	// Only the low half is looked at: a 64-bit comparison is passed by setting
+	// a high bit, which the kernel ignores.
+	"ioctl": func(p *bpfasm.Program) {
+		no := p.NewLabel()
+		p.LdLo(word(1))
+		p.JmpIfTrue(bpf.JumpEqual, unix.TIOCSTI, no)
+		p.JmpIfTrue(bpf.JumpEqual, tioclinux, no)
+		ret(p, allow)
+		p.SetLabel(no)
+		ret(p, eperm)
+	},
+	"personality": func(p *bpfasm.Program) {
+		ok := p.NewLabel()
+		p.LdLo(word(0))
+		for _, v := range []uint32{0, 8, 0x20000, 0x20008, 0xffffffff} {
+			p.JmpIfTrue(bpf.JumpEqual, v, ok)
+		}
+		ret(p, eperm)
+		p.SetLabel(ok)
+		ret(p, allow)
+	},
+}
+
+func ret(p *bpfasm.Program, v uint32) { p.Ret(bpfasm.Action(v)) }
+
+// A span of call numbers from first on that are treated alike.
+type span struct {
+	first uint32
+	do    argRule
+	plain uint32 // when do is nil
+}
+
+// spans covers all numbers: what the profile allows, what has a rule, EPERM for
+// the rest, and ENOSYS for numbers newer than the tables, which makes C
+// libraries fall back to an older call instead of failing.
+func spans(info *arch.Info, goarch string) []span {
+	plain := map[uint32]uint32{}
+	for _, name := range allowedNames(goarch) {
+		if n, ok := info.SyscallNames[name]; ok {
+			plain[uint32(n)] = allow
+		}
+	}
+	rules := map[uint32]argRule{}
+	for name, r := range argRules {
+		if n, ok := info.SyscallNames[name]; ok {
+			rules[uint32(n)] = r
+		}
+	}
+	var last uint32
+	for n := range info.SyscallNumbers {
+		last = max(last, uint32(n))
+	}
+	var out []span
+	for n := uint32(0); n <= last; n++ {
+		s := span{first: n, do: rules[n], plain: eperm}
+		if v, ok := plain[n]; ok {
+			s.plain = v
+		}
+		if k := len(out) - 1; k >= 0 && s.do == nil && out[k].do == nil && out[k].plain == s.plain {
+			continue
+		}
+		out = append(out, s)
+	}
+	out = append(out, span{first: last + 1, plain: enosys})
+	if goarch == "amd64" {
+		out = append(out, span{first: x32Bit, plain: kill})
+	}
+	return out
+}
+
+// assemble returns the filter for an architecture: the architecture, then the
+// number by binary search.
+func assemble(info *arch.Info, goarch string) ([]byte, error) {
+	p := bpfasm.NewProgram()
+	search(&p, spans(info, goarch))
+	body, err := p.Assemble()
+	if err != nil {
+		return nil, err
+	}
+	raw, err := bpf.Assemble(append([]bpf.Instruction{
+		bpf.LoadAbsolute{Off: offsetArch, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: uint32(info.ID), SkipTrue: 1},
+		bpf.RetConstant{Val: kill},
+		bpf.LoadAbsolute{Off: offsetNr, Size: 4},
+	}, body...))
+	if err != nil {
+		return nil, err
+	}
+	var b []byte
+	for _, i := range raw {
+		b = binary.LittleEndian.AppendUint16(b, i.Op)
+		b = append(b, i.Jt, i.Jf)
+		b = binary.LittleEndian.AppendUint32(b, i.K)
+	}
+	return b, nil
+}
+
+func search(p *bpfasm.Program, s []span) {
+	if len(s) == 1 {
+		if s[0].do != nil {
+			s[0].do(p)
+		} else {
+			ret(p, s[0].plain)
+		}
+		return
+	}
+	mid := len(s) / 2
+	right := p.NewLabel()
+	p.JmpIfTrue(bpf.JumpGreaterOrEqual, s[mid].first, right)
+	search(p, s[:mid])
+	p.SetLabel(right)
+	search(p, s[mid:])
+}
+
+var filterArches = map[string]*arch.Info{"amd64": arch.X86_64, "arm64": arch.AARCH64}
+
+// TestFilter keeps the generated filters what this file says.
+func TestFilter(t *testing.T) {
+	for goarch, info := range filterArches {
+		b, err := assemble(info, goarch)
+		if err != nil {
+			t.Fatal(goarch, err)
+		}
+		t.Logf("%s: %d instructions", goarch, len(b)/8)
+		var src bytes.Buffer
+		fmt.Fprintf(&src, "// Code generated by go test -run TestFilter -update. DO NOT EDIT.\n\npackage local\n\n"+
+			"// filterCode is the system call filter, eight bytes an instruction.\nconst filterCode = \"\" +\n")
+		for len(b) > 0 {
+			n := min(len(b), 32)
+			fmt.Fprintf(&src, "\t\"")
+			for _, c := range b[:n] {
+				fmt.Fprintf(&src, "\\x%02x", c)
+			}
+			fmt.Fprintf(&src, "\"")
+			if b = b[n:]; len(b) > 0 {
+				fmt.Fprintf(&src, " +")
+			}
+			fmt.Fprintln(&src)
+		}
+		want, err := format.Source(src.Bytes())
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := "zfilter_linux_" + goarch + ".go"
+		if *update {
+			if err := os.WriteFile(name, want, 0o666); err != nil {
+				t.Fatal(err)
+			}
+			continue
+		}
+		got, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(got, want) {
+			t.Errorf("%s is stale: run go generate", name)
+		}
+	}
+}
+
+// verdict runs a filter as the kernel would.
+func verdict(t *testing.T, code []byte, archID, nr uint32, args ...uint64) uint32 {
+	t.Helper()
+	var raw []bpf.RawInstruction
+	for i := 0; i < len(code); i += 8 {
+		raw = append(raw, bpf.RawInstruction{
+			Op: binary.LittleEndian.Uint16(code[i:]), Jt: code[i+2], Jf: code[i+3], K: binary.LittleEndian.Uint32(code[i+4:]),
+		})
+	}
+	prog, ok := bpf.Disassemble(raw)
+	if !ok {
+		t.Fatal("filter does not disassemble")
+	}
+	vm, err := bpf.NewVM(prog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The machine of x/net loads in network order, the kernel in its own.
+	data := make([]byte, 64)
+	binary.BigEndian.PutUint32(data[offsetNr:], nr)
+	binary.BigEndian.PutUint32(data[offsetArch:], archID)
+	for i, a := range args {
+		binary.BigEndian.PutUint32(data[offsetArgs+8*i:], uint32(a))
+		binary.BigEndian.PutUint32(data[offsetArgs+8*i+4:], uint32(a>>32))
+	}
+	n, err := vm.Run(data)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return uint32(n)
+}
+
+func TestFilterVerdicts(t *testing.T) {
+	for goarch, info := range filterArches {
+		code, err := assemble(info, goarch)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			call string
+			args []uint64
+			want uint32
+		}{
+			{"read", nil, allow}, {"openat2", nil, allow}, {"execve", nil, allow}, {"wait4", nil, allow},
+			{"clone", []uint64{0x11}, allow}, {"clone", []uint64{unix.CLONE_NEWUSER | 0x11}, eperm},
+			{"clone", []uint64{unix.CLONE_NEWNS}, eperm}, {"clone", []uint64{unix.CLONE_NEWCGROUP}, eperm},
+			{"clone3", nil, enosys}, {"unshare", nil, eperm}, {"setns", nil, eperm},
+			{"socket", []uint64{unix.AF_INET, 1, 0}, allow}, {"socket", []uint64{1<<32 | unix.AF_VSOCK}, eafnosupp},
+			{"socket", []uint64{unix.AF_ALG}, eafnosupp}, {"socket", []uint64{unix.AF_PACKET}, eafnosupp},
+			{"socket", []uint64{unix.AF_NETLINK, 3, 0}, allow}, {"socket", []uint64{unix.AF_NETLINK, 3, 9}, eafnosupp},
+			{"socketpair", []uint64{unix.AF_UNIX}, allow}, {"socketpair", []uint64{unix.AF_TIPC}, eafnosupp},
+			{"ioctl", []uint64{0, unix.TIOCSTI}, eperm}, {"ioctl", []uint64{0, 1<<32 | unix.TIOCSTI}, eperm},
+			{"ioctl", []uint64{0, tioclinux}, eperm}, {"ioctl", []uint64{0, unix.TIOCGWINSZ}, allow},
+			{"personality", []uint64{0x20000}, allow}, {"personality", []uint64{0x40000}, eperm},
+		} {
+			n, ok := info.SyscallNames[c.call]
+			if !ok {
+				t.Errorf("%s: %s has no number", goarch, c.call)
+				continue
+			}
+			if got := verdict(t, code, uint32(info.ID), uint32(n), c.args...); got != c.want {
+				t.Errorf("%s: %s%v = %#x, want %#x", goarch, c.call, c.args, got, c.want)
+			}
+		}
+		for _, name := range refused {
+			if n, ok := info.SyscallNames[name]; ok {
+				if got := verdict(t, code, uint32(info.ID), uint32(n)); got != eperm {
+					t.Errorf("%s: %s = %#x, want EPERM", goarch, name, got)
+				}
+			}
+		}
+		if got := verdict(t, code, uint32(info.ID), 9999); got != enosys {
+			t.Errorf("%s: a call of the future = %#x, want ENOSYS", goarch, got)
+		}
+		if got := verdict(t, code, uint32(arch.I386.ID), 3); got != kill {
+			t.Errorf("%s: another architecture = %#x, want kill", goarch, got)
+		}
+	}
+	code, _ := assemble(arch.X86_64, "amd64")
+	if got := verdict(t, code, uint32(arch.X86_64.ID), x32Bit|1); got != kill {
+		t.Errorf("x32 = %#x, want kill", got)
+	}
+}

@@ -1,0 +1,181 @@
+//go:build linux
+
+package local
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Namespaces of every sandbox. The one of control groups follows from inside,
+// after the new init was moved to its groups; the one of the network depends on
+// the mode.
+const cloneFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS
+
+var devNull = sync.OnceValues(func() (*os.File, error) { return os.OpenFile(os.DevNull, os.O_RDWR, 0) })
+
+// start clones the child, lets it build the sandbox and waits until it serves.
+func (l *launcher) start(ctx context.Context) (*initProc, error) {
+	ours, theirs, err := controlPair()
+	if err != nil {
+		return nil, errdefs.Wrap("E2000", "create sandbox", "make the control socket", err)
+	}
+	defer ours.Close()
+	proc, err := l.clone(theirs)
+	theirs.Close()
+	if err != nil {
+		return nil, err
+	}
+	p := &initProc{pid: proc.Pid, process: proc}
+	if err := l.release(ctx, p, ours); err != nil {
+		proc.Kill()
+		proc.Wait()
+		return nil, err
+	}
+	return p, nil
+}
+
+// clone starts the child, which waits for its program.
+func (l *launcher) clone(control *os.File) (*os.Process, error) {
+	null, err := devNull()
+	if err != nil {
+		return nil, errdefs.Wrap("E2000", "create sandbox", "open /dev/null", err)
+	}
+	l.files[childControl] = control
+	for i, f := range l.files {
+		if f == nil {
+			l.files[i] = null
+		}
+	}
+	attr := &os.ProcAttr{
+		Env:   []string{nsinit.EnvSocket + "=" + strconv.Itoa(childControl)},
+		Files: l.files,
+		Sys:   &syscall.SysProcAttr{Cloneflags: cloneFlags, Setsid: true},
+	}
+	if l.s.network != netHost {
+		attr.Sys.Cloneflags |= unix.CLONE_NEWNET
+	}
+	l.s.mapping.attr(attr.Sys)
+	p, err := os.StartProcess("/proc/self/fd/"+strconv.Itoa(childExe), []string{"sandbox-init"}, attr)
+	if err != nil {
+		return nil, l.host.explain("clone", errnoOf(err), err)
+	}
+	return p, nil
+}
+
+// release gives the child its ids, its control groups and its program, and
+// waits for what it says.
+func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixConn) error {
+	stop := context.AfterFunc(ctx, func() { control.Close() })
+	defer stop()
+	var err error
+	if p.startTime, err = processStart(p.pid); err != nil {
+		return errdefs.Wrap("E2000", "create sandbox", "look at its init", err)
+	}
+	if err := l.s.mapping.apply(ctx, p.pid); err != nil {
+		return l.host.explain("map ids", errnoOf(err), err)
+	}
+	if l.s.cgroup != nil {
+		if err := l.s.cgroup.join(p.pid); err != nil {
+			return errdefs.Wrap("E2000", "create sandbox", "move init to its control groups", err)
+		}
+	}
+	if _, err := control.Write(l.prog.Encode()); err != nil {
+		return l.lost(ctx, p, err)
+	}
+	r, err := readReply(control)
+	if err != nil {
+		return l.lost(ctx, p, err)
+	}
+	if r.Step != "" {
+		return l.host.explain(r.Step, r.Errno, r.Errno)
+	}
+	p.ready = r.Ready
+	return nil
+}
+
+// lost explains why init is gone without a word.
+func (l *launcher) lost(ctx context.Context, p *initProc, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		if errors.Is(cause, context.Canceled) || errors.Is(cause, context.DeadlineExceeded) {
+			return fmt.Errorf("create sandbox: %w", cause)
+		}
+		return cause
+	}
+	p.process.Kill()
+	what := "its init ended"
+	if st, werr := p.process.Wait(); werr == nil {
+		what = "its init ended (" + st.String() + ")"
+	}
+	return errdefs.Wrap("E2009", "create sandbox", what, err)
+}
+
+func controlPair() (*net.UnixConn, *os.File, error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	theirs := os.NewFile(uintptr(fds[1]), "control")
+	f := os.NewFile(uintptr(fds[0]), "control")
+	defer f.Close()
+	c, err := net.FileConn(f)
+	if err != nil {
+		theirs.Close()
+		return nil, nil, err
+	}
+	return c.(*net.UnixConn), theirs, nil
+}
+
+func readReply(r io.Reader) (nsinit.Reply, error) {
+	var h [nsinit.ReplyHeader]byte
+	if _, err := io.ReadFull(r, h[:]); err != nil {
+		return nsinit.Reply{}, err
+	}
+	n, ok := nsinit.ReplySize(h[:])
+	if !ok {
+		return nsinit.Reply{}, errors.New("malformed reply")
+	}
+	body := make([]byte, n)
+	if _, err := io.ReadFull(r, body); err != nil {
+		return nsinit.Reply{}, err
+	}
+	reply, ok := nsinit.DecodeReply(body)
+	if !ok {
+		return nsinit.Reply{}, errors.New("malformed reply")
+	}
+	return reply, nil
+}
+
+// processStart is field 22 of /proc/PID/stat (proc_pid_stat(5)).
+func processStart(pid int) (uint64, error) {
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return 0, err
+	}
+	i := bytes.LastIndexByte(b, ')') // the name may hold anything
+	f := strings.Fields(string(b[i+1:]))
+	if i < 0 || len(f) < 20 {
+		return 0, errors.New("malformed stat of a process")
+	}
+	return strconv.ParseUint(f[19], 10, 64)
+}
+
+func errnoOf(err error) syscall.Errno {
+	var e syscall.Errno
+	errors.As(err, &e)
+	return e
+}

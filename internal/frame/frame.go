@@ -26,13 +26,12 @@ const (
 	Result  Type = 3  // worker: a call has ended
 	Segment Type = 6  // bytes of an earlier message; never seen by users of Reader
 	Cancel  Type = 9  // caller: the call's context has ended
-	Log     Type = 10 // worker: a record of the program's logger
 	Bye     Type = 12 // caller: finish
 )
 
 func (t Type) known() bool {
 	switch t {
-	case Hello, Call, Result, Segment, Cancel, Log, Bye:
+	case Hello, Call, Result, Segment, Cancel, Bye:
 		return true
 	}
 	return false

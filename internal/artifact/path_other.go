@@ -1,0 +1,5 @@
+//go:build !linux
+
+package artifact
+
+func ownPath(executable string) string { return executable }

@@ -1,0 +1,265 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/envelope"
+	"github.com/agent-sandbox/sandbox-go/internal/frame"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// handoff is how long a function may run in the goroutine that reads. It then
+// runs on, and another goroutine reads. Most functions are done before, and
+// starting a goroutine for each call would cost more than they do.
+const handoff = 20 * time.Microsecond
+
+// maxArgs bounds what a caller may send. The caller has its own, lower limit,
+// and refuses what is above before it sends anything.
+const maxArgs = 17 << 30
+
+type server struct {
+	r         *frame.Reader
+	w         *frame.Writer
+	functions map[string]*Function
+	errors    *envelope.Errors
+	out       *output
+	alarm     alarm
+
+	// turn is odd while a function runs in the goroutine that reads: whoever
+	// makes it even goes on reading.
+	turn atomic.Uint64
+	exit chan int
+
+	mu    sync.Mutex
+	calls map[uint64]*callContext // running; guarded by mu
+}
+
+func newServer(conn io.ReadWriter, out *output) *server {
+	s := &server{
+		r: frame.NewReader(conn), w: frame.NewWriter(conn), out: out,
+		functions: map[string]*Function{}, exit: make(chan int, 1), calls: map[uint64]*callContext{},
+	}
+	s.r.Limit = func(frame.Type, uint64) int64 { return maxArgs }
+	return s
+}
+
+func (s *server) hello(l settings, fs []Function) error {
+	h := envelope.Hello{
+		Protocol: envelope.Protocol, Token: l.token, Digest: l.digest, Unit: l.unit,
+		Platform: runtime.GOOS + "/" + runtime.GOARCH,
+	}
+	for _, f := range fs {
+		h.Functions = append(h.Functions, envelope.FunctionInfo{ID: f.ID, Schema: f.Schema})
+	}
+	body, err := h.Encode()
+	if err != nil {
+		return err
+	}
+	return s.w.Write(&frame.Message{Type: frame.Hello, Body: body})
+}
+
+// serve runs until the caller is gone and returns the exit status. Functions
+// that run then end with the process.
+func (s *server) serve() int {
+	s.alarm = newAlarm(handoff, s.takeTurn)
+	go s.read()
+	return <-s.exit
+}
+
+// takeTurn starts another reader when a function is still running.
+func (s *server) takeTurn() {
+	if t := s.turn.Load(); t%2 == 1 && s.turn.CompareAndSwap(t, t+1) {
+		go s.read()
+	}
+}
+
+// read handles messages until the connection ends or another goroutine reads.
+func (s *server) read() {
+	for {
+		m, err := s.r.Next()
+		if err != nil {
+			s.end(err)
+			return
+		}
+		switch m.Type {
+		case frame.Call:
+			if !s.call(&m) {
+				return
+			}
+		case frame.Cancel:
+			s.cancel(&m)
+		case frame.Bye:
+			s.end(nil)
+			return
+		}
+	}
+}
+
+func (s *server) end(err error) {
+	status := 0
+	if errors.Is(err, frame.ErrMalformed) || errors.Is(err, frame.ErrTooLarge) {
+		fmt.Fprintf(os.Stderr, "sandboxfn: worker: %v\n", err)
+		status = 2
+	}
+	select {
+	case s.exit <- status:
+	default:
+	}
+}
+
+func (s *server) cancel(m *frame.Message) {
+	s.mu.Lock()
+	c := s.calls[m.ID]
+	s.mu.Unlock()
+	if c != nil {
+		c.cancel(envelope.DecodeCause(m.Body, s.errors))
+	}
+}
+
+// call runs one call in this goroutine. It reports whether the goroutine still
+// reads: not, when the function took so long that another does.
+func (s *server) call(m *frame.Message) (reading bool) {
+	turn := s.turn.Load() + 1
+	s.turn.Store(turn)
+	s.alarm.arm()
+	returned := false
+	defer func() {
+		s.alarm.disarm()
+		reading = s.turn.CompareAndSwap(turn, turn+1)
+		if !returned && reading { // runtime.Goexit: this goroutine is ending
+			go s.read()
+		}
+	}()
+	p := envelope.Payload{Body: m.Body, Segments: m.Segments}
+	m.Segments = nil
+	out := s.run(m.ID, p)
+	s.answer(m.ID, out)
+	returned = true
+	return reading
+}
+
+// run runs the function and returns what came of it.
+func (s *server) run(id uint64, p envelope.Payload) (out *envelope.Response) {
+	in, err := envelope.OpenRequest(p, s.errors)
+	out = envelope.NewResponse(s.errors, max(in.MaxPayload, 0))
+	if err != nil {
+		out.Failed(err)
+		return out
+	}
+	f := s.functions[in.ID]
+	if f == nil {
+		out.Failed(s.unknown(in.ID))
+		return out
+	}
+	ctx := newCallContext(in.Timeout)
+	s.mu.Lock()
+	s.calls[id] = ctx
+	s.mu.Unlock()
+
+	returned := false
+	defer func() {
+		s.mu.Lock()
+		delete(s.calls, id)
+		s.mu.Unlock()
+		ctx.release()
+		if returned {
+			return
+		}
+		if v := recover(); v != nil {
+			out.Panicked(envelope.Panic{Value: valueText(v), Stack: userStack()})
+			return
+		}
+		// The function called runtime.Goexit, and the goroutine ends after this.
+		out.Panicked(envelope.Panic{Value: "the function called runtime.Goexit", Stack: userStack()})
+		s.answer(id, out)
+	}()
+	f.Run(ctx, in, out)
+	returned = true
+	return out
+}
+
+// answer sends a response, with how much has been written to the standard
+// streams.
+func (s *server) answer(id uint64, out *envelope.Response) {
+	p := out.Finish(s.out.counters())
+	if err := s.w.Write(&frame.Message{Type: frame.Result, ID: id, Body: p.Body, Segments: p.Segments}); err != nil {
+		s.end(err)
+	}
+	p.Release()
+}
+
+func (s *server) unknown(id string) error {
+	near, best := "", len(id)/2+1
+	for _, k := range slices.Sorted(func(yield func(string) bool) {
+		for k := range s.functions {
+			if !yield(k) {
+				return
+			}
+		}
+	}) {
+		if d := Distance(id, k); d < best {
+			near, best = k, d
+		}
+	}
+	msg := fmt.Sprintf("%s is not known to the worker of %s", id, launch.unit)
+	if near != "" {
+		msg += "; did you mean " + near + "?"
+	}
+	return errdefs.New("E9008", "call", msg)
+}
+
+// Distance is the number of edits between two ids.
+func Distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		last := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			edit := last
+			if a[i] != b[j] {
+				edit = 1 + min(last, row[j], row[j+1])
+			}
+			last, row[j+1] = row[j+1], edit
+		}
+	}
+	return row[len(b)]
+}
+
+func valueText(v any) (s string) {
+	defer func() {
+		if r := recover(); r != nil {
+			s = fmt.Sprintf("%T", v)
+		}
+	}()
+	if err, ok := v.(error); ok {
+		return err.Error()
+	}
+	return fmt.Sprint(v)
+}
+
+// userStack is the stack of a panic, without the frames that recovered it.
+func userStack() string {
+	s := string(debug.Stack())
+	if _, after, ok := strings.Cut(s, "\npanic("); ok {
+		if _, after, ok = strings.Cut(after, "\n\t"); ok {
+			if _, after, ok = strings.Cut(after, "\n"); ok {
+				head, _, _ := strings.Cut(s, "\n")
+				return head + "\n" + after
+			}
+		}
+	}
+	return s
+}

@@ -1,0 +1,30 @@
+//go:build !linux
+
+package worker
+
+import (
+	"io"
+	"os"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/envelope"
+)
+
+func openConn(fd int) (io.ReadWriter, error) {
+	f := os.NewFile(uintptr(fd), "connection")
+	_, err := f.Stat()
+	return f, err
+}
+
+type alarm interface {
+	arm()
+	disarm()
+}
+
+func newAlarm(after time.Duration, f func()) alarm { return newTimerAlarm(after, f) }
+
+// output is not counted here: workers run on Linux.
+type output struct{}
+
+func openOutput(int) (*output, error)         { return &output{}, nil }
+func (o *output) counters() envelope.Counters { return envelope.Counters{} }

@@ -1,0 +1,117 @@
+//go:build linux
+
+package filesystem
+
+import (
+	"os"
+	"path"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// openPath opens p for its identity only, without reading or waiting.
+func openPath(dir int, p string, flags uint64) (int, error) {
+	for {
+		fd, err := unix.Openat2(dir, p, &unix.OpenHow{
+			Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_NO_MAGICLINKS,
+		})
+		// EAGAIN: a rename was under way, openat2(2).
+		if err != unix.EINTR && err != unix.EAGAIN {
+			return fd, err
+		}
+	}
+}
+
+// openParent opens the folder that p lies in. p is absolute and clean.
+func openParent(p string) (dir int, name string, err error) {
+	dir, err = openPath(unix.AT_FDCWD, path.Dir(p), unix.O_DIRECTORY)
+	return dir, path.Base(p), err
+}
+
+// reopen opens what fd stands for with other flags and the rights in force now.
+func reopen(fd int, flags int) (*os.File, error) {
+	p := fdPath(fd)
+	for {
+		n, err := unix.Open(p, flags|unix.O_CLOEXEC|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+		if err == unix.EINTR {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		return os.NewFile(uintptr(n), p), nil
+	}
+}
+
+func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
+
+// openRegular opens the regular file at p for reading. Anything else is refused
+// before it is opened: opening a device can do something.
+func openRegular(p string) (f *os.File, st unix.Stat_t, err error) {
+	fd, err := openPath(unix.AT_FDCWD, p, 0)
+	if err != nil {
+		return nil, st, err
+	}
+	defer unix.Close(fd)
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, st, err
+	}
+	if err := checkRegular(&st); err != nil {
+		return nil, st, err
+	}
+	f, err = reopen(fd, unix.O_RDONLY)
+	return f, st, err
+}
+
+func checkRegular(st *unix.Stat_t) error {
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFREG:
+		return nil
+	case unix.S_IFDIR:
+		return unix.EISDIR
+	}
+	return errKind
+}
+
+// makeDirs makes the folder p and those above it that are missing, and returns
+// it open.
+func makeDirs(p string) (int, error) {
+	dir, err := openPath(unix.AT_FDCWD, "/", unix.O_DIRECTORY)
+	for rest := p; err == nil && rest != "" && rest != "/"; {
+		var name string
+		name, rest = firstElem(rest)
+		var next int
+		next, err = openPath(dir, name, unix.O_DIRECTORY)
+		if err == unix.ENOENT {
+			next, err = makeDir(dir, name)
+		}
+		unix.Close(dir)
+		dir = next
+	}
+	return dir, err
+}
+
+func makeDir(dir int, name string) (int, error) {
+	err := unix.Mkdirat(dir, name, 0o755)
+	if err == nil {
+		// Whatever our file creation mask is.
+		err = unix.Fchmodat(dir, name, 0o755, 0)
+	}
+	// Somebody else may have been faster.
+	if err != nil && err != unix.EEXIST {
+		return -1, err
+	}
+	return openPath(dir, name, unix.O_DIRECTORY)
+}
+
+// firstElem takes the first name off an absolute clean path.
+func firstElem(p string) (name, rest string) {
+	p = p[1:]
+	for i := range len(p) {
+		if p[i] == '/' {
+			return p[:i], p[i:]
+		}
+	}
+	return p, ""
+}

@@ -1,0 +1,196 @@
+//go:build linux
+
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"path"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	pb "github.com/agent-sandbox/sandbox-go/internal/pb/filesystem"
+	"github.com/agent-sandbox/sandbox-go/internal/pb/filesystem/filesystemconnect"
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+)
+
+// Options says how a [Service] finds users and paths.
+type Options struct {
+	Users   *account.Book // required
+	WorkDir string        // what an empty path means; empty: the home of the user
+}
+
+// Service implements filesystem.Filesystem. Its methods are safe for concurrent
+// use. The user a call acts as comes from its context, see [account.NewContext].
+type Service struct {
+	opts Options
+}
+
+var _ filesystemconnect.FilesystemHandler = (*Service)(nil)
+
+// New returns a service.
+func New(o Options) *Service { return &Service{opts: o} }
+
+// as resolves p for the user of ctx and runs fn with the rights of that user.
+func (s *Service) as(ctx context.Context, doing, p string, fn func(u *account.User, p string) error) error {
+	u := account.FromContext(ctx)
+	abs, err := u.Path(p, s.opts.WorkDir)
+	if err != nil {
+		return rpcError(doing, p, pathError(u, err))
+	}
+	if err := u.Do(func() error { return fn(u, abs) }); err != nil {
+		return rpcError(doing, abs, err)
+	}
+	return nil
+}
+
+// entry describes the path p.
+func (s *Service) entry(p string) (*pb.EntryInfo, error) {
+	dir, name, err := openParent(p)
+	if err != nil {
+		return nil, err
+	}
+	defer unix.Close(dir)
+	return entryAt(dir, name, p, s.opts.Users.Names())
+}
+
+// Stat describes a path; a link at its end is not followed.
+func (s *Service) Stat(ctx context.Context, req *connect.Request[pb.StatRequest]) (*connect.Response[pb.StatResponse], error) {
+	resp := &pb.StatResponse{}
+	err := s.as(ctx, "error getting file info", req.Msg.GetPath(), func(_ *account.User, p string) (err error) {
+		resp.Entry, err = s.entry(p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(resp), nil
+}
+
+// MakeDir makes a folder and the parents it lacks, mode 0755, owned by the user.
+func (s *Service) MakeDir(ctx context.Context, req *connect.Request[pb.MakeDirRequest]) (*connect.Response[pb.MakeDirResponse], error) {
+	resp := &pb.MakeDirResponse{}
+	err := s.as(ctx, "error making directory", req.Msg.GetPath(), func(_ *account.User, p string) error {
+		fd, err := openPath(unix.AT_FDCWD, p, 0)
+		if err == nil {
+			defer unix.Close(fd)
+			return existing(fd, p)
+		}
+		if err != unix.ENOENT {
+			return err
+		}
+		dir, err := makeDirs(p)
+		if err != nil {
+			return err
+		}
+		unix.Close(dir)
+		resp.Entry, err = s.entry(p)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(resp), nil
+}
+
+// existing says what is in the way of a new folder.
+func existing(fd int, p string) error {
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return fault.New(connect.CodeAlreadyExists, "E4005", "directory already exists: %s", p)
+	}
+	return fault.New(connect.CodeInvalidArgument, "E4003", "path already exists but it is not a directory: %s", p)
+}
+
+// Move renames. It makes the parents of the destination and replaces a file
+// there, but never a folder.
+func (s *Service) Move(ctx context.Context, req *connect.Request[pb.MoveRequest]) (*connect.Response[pb.MoveResponse], error) {
+	resp := &pb.MoveResponse{}
+	err := s.as(ctx, "error renaming", req.Msg.GetSource(), func(u *account.User, from string) error {
+		to, err := u.Path(req.Msg.GetDestination(), s.opts.WorkDir)
+		if err != nil {
+			return pathError(u, err)
+		}
+		if err := move(from, to); err != nil {
+			return err
+		}
+		resp.Entry, err = s.entry(to)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(resp), nil
+}
+
+func move(from, to string) error {
+	source, sourceName, err := openParent(from)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(source)
+	var st unix.Stat_t
+	if err := unix.Fstatat(source, sourceName, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
+		return err
+	}
+	dest, err := makeDirs(path.Dir(to))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dest)
+	// rename(2) replaces an empty folder; envd does not.
+	err = unix.Fstatat(dest, path.Base(to), &st, unix.AT_SYMLINK_NOFOLLOW)
+	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
+		return unix.EEXIST
+	}
+	return unix.Renameat(source, sourceName, dest, path.Base(to))
+}
+
+// Remove removes a path and everything below it. One that is not there is done.
+func (s *Service) Remove(ctx context.Context, req *connect.Request[pb.RemoveRequest]) (*connect.Response[pb.RemoveResponse], error) {
+	err := s.as(ctx, "error removing file or directory", req.Msg.GetPath(), func(_ *account.User, p string) error {
+		if p == "/" {
+			return unix.EPERM
+		}
+		dir, name, err := openParent(p)
+		if err == nil {
+			defer unix.Close(dir)
+			err = removeAll(ctx, dir, name)
+		}
+		if errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return connect.NewResponse(&pb.RemoveResponse{}), nil
+}
+
+const noWatch = "this server does not watch directories"
+
+// WatchDir answers unimplemented, as the other calls about watching do.
+func (s *Service) WatchDir(context.Context, *connect.Request[pb.WatchDirRequest], *connect.ServerStream[pb.WatchDirResponse]) error {
+	return fault.New(connect.CodeUnimplemented, "E8004", noWatch)
+}
+
+// CreateWatcher answers unimplemented.
+func (s *Service) CreateWatcher(context.Context, *connect.Request[pb.CreateWatcherRequest]) (*connect.Response[pb.CreateWatcherResponse], error) {
+	return nil, fault.New(connect.CodeUnimplemented, "E8004", noWatch)
+}
+
+// GetWatcherEvents answers unimplemented.
+func (s *Service) GetWatcherEvents(context.Context, *connect.Request[pb.GetWatcherEventsRequest]) (*connect.Response[pb.GetWatcherEventsResponse], error) {
+	return nil, fault.New(connect.CodeUnimplemented, "E8004", noWatch)
+}
+
+// RemoveWatcher answers unimplemented.
+func (s *Service) RemoveWatcher(context.Context, *connect.Request[pb.RemoveWatcherRequest]) (*connect.Response[pb.RemoveWatcherResponse], error) {
+	return nil, fault.New(connect.CodeUnimplemented, "E8004", noWatch)
+}

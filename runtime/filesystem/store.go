@@ -1,0 +1,179 @@
+//go:build linux
+
+package filesystem
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
+)
+
+// target is where an upload goes: a name in an open folder, not a link.
+type target struct {
+	dir  int
+	name string
+	old  *unix.Stat_t // nil when nothing is there
+}
+
+func (t *target) close() { unix.Close(t.dir) }
+
+// maxLinks is how many links in a row are followed, as the kernel does, path_resolution(7).
+const maxLinks = 40
+
+// findTarget finds what writing to p would write, making missing folders. Links
+// at the end are followed by hand, since where a dangling one leads has to be made.
+func findTarget(p string) (*target, error) {
+	dir, err := makeDirs(path.Dir(p))
+	if err != nil {
+		return nil, fmt.Errorf("error ensuring directories: %w", err)
+	}
+	t := &target{dir: dir, name: path.Base(p)}
+	for range maxLinks {
+		var st unix.Stat_t
+		switch err := unix.Fstatat(t.dir, t.name, &st, unix.AT_SYMLINK_NOFOLLOW); {
+		case err == unix.ENOENT:
+			return t, nil
+		case err != nil:
+			t.close()
+			return nil, err
+		case st.Mode&unix.S_IFMT != unix.S_IFLNK:
+			t.old = &st
+			return t, nil
+		}
+		if err := t.follow(); err != nil {
+			t.close()
+			return nil, err
+		}
+	}
+	t.close()
+	return nil, unix.ELOOP
+}
+
+// follow replaces the link that t names by where it leads.
+func (t *target) follow() error {
+	buf := make([]byte, unix.PathMax)
+	n, err := unix.Readlinkat(t.dir, t.name, buf)
+	if err != nil {
+		return err
+	}
+	to := string(buf[:n])
+	if to == "" || to[len(to)-1] == '/' || path.Base(to) == ".." || path.Base(to) == "." {
+		return unix.EISDIR
+	}
+	dir, err := openPath(t.dir, path.Dir(to), unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	unix.Close(t.dir)
+	t.dir, t.name = dir, path.Base(to)
+	return nil
+}
+
+// store writes content to p with the rights of u: to a new file beside it that
+// takes its name once it is complete, so that readers and other writers see one
+// whole content or another. A file that was there keeps its mode.
+func store(u *account.User, p string, meta map[string]string, content io.Reader) error {
+	var t *target
+	var temp *os.File
+	tempName := ""
+	err := u.Do(func() (err error) {
+		if t, err = findTarget(p); err != nil {
+			return err
+		}
+		if t.old != nil {
+			if err := t.checkOld(p); err != nil {
+				return err
+			}
+		}
+		temp, tempName, err = t.createTemp()
+		return err
+	})
+	if t != nil {
+		defer t.close()
+	}
+	if err != nil {
+		return fmt.Errorf("error opening file: open %s: %w", p, err)
+	}
+	defer temp.Close()
+	_, err = io.Copy(temp, content)
+	if err == nil {
+		err = u.Do(func() error { return t.commit(temp, tempName, meta) })
+	}
+	if err != nil {
+		if tempName != "" {
+			_ = u.Do(func() error { return unix.Unlinkat(t.dir, tempName, 0) })
+		}
+		return fmt.Errorf("error writing file: %s: %w", p, err)
+	}
+	return nil
+}
+
+// checkOld refuses what cannot be written as a file.
+func (t *target) checkOld(p string) error {
+	switch err := checkRegular(t.old); err {
+	case nil:
+	case unix.EISDIR:
+		return badRequest{fmt.Errorf("path is a directory: %s", p)}
+	default:
+		return err
+	}
+	// A rename asks only for the folder, but a file that the user may not write
+	// must stay as it is.
+	return unix.Faccessat2(t.dir, t.name, unix.W_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW)
+}
+
+// createTemp makes the file to write to. Where the user may write the file but
+// not the folder, that is the file itself, and name is empty.
+func (t *target) createTemp() (f *os.File, name string, err error) {
+	var b [12]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return nil, "", err
+	}
+	name = ".upload-" + hex.EncodeToString(b[:])
+	fd, err := unix.Openat(t.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err == nil {
+		return os.NewFile(uintptr(fd), name), name, nil
+	}
+	if t.old == nil || err != unix.EACCES {
+		return nil, "", err
+	}
+	old, err := openPath(t.dir, t.name, unix.O_NOFOLLOW)
+	if err != nil {
+		return nil, "", err
+	}
+	defer unix.Close(old)
+	var st unix.Stat_t
+	if err := unix.Fstat(old, &st); err != nil {
+		return nil, "", err
+	}
+	if err := checkRegular(&st); err != nil {
+		return nil, "", err
+	}
+	f, err = reopen(old, unix.O_WRONLY|unix.O_TRUNC)
+	return f, "", err
+}
+
+// commit gives the complete file its mode, metadata and name.
+func (t *target) commit(f *os.File, tempName string, meta map[string]string) error {
+	if err := writeMetadata(int(f.Fd()), meta); err != nil {
+		return err
+	}
+	if tempName == "" {
+		return nil
+	}
+	mode := uint32(0o666 &^ 0o022)
+	if t.old != nil {
+		mode = t.old.Mode & 0o777
+	}
+	if err := unix.Fchmod(int(f.Fd()), mode); err != nil {
+		return err
+	}
+	return unix.Renameat(t.dir, tempName, t.dir, t.name)
+}

@@ -1,0 +1,153 @@
+//go:build linux
+
+package filesystem
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+)
+
+// stallTimeout ends a download whose client takes nothing for so long.
+const stallTimeout = 60 * time.Second
+
+// Transfer serves GET and POST of /files.
+func (s *Service) Transfer() http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		serve := map[string]func(http.ResponseWriter, *http.Request, *account.User){
+			http.MethodGet: s.download, http.MethodPost: s.upload,
+		}[r.Method]
+		if serve == nil {
+			w.Header()["Allow"] = []string{http.MethodGet, http.MethodPost}
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		u, err := s.requestUser(r)
+		var unavailable *account.UnavailableError
+		switch {
+		case errors.As(err, &unavailable):
+			fault.HTTP(w, http.StatusUnauthorized, "E3008", err.Error())
+		case err != nil:
+			fault.HTTP(w, http.StatusInternalServerError, "E3008", err.Error())
+		default:
+			serve(w, r, u)
+		}
+	})
+}
+
+// requestUser is the user that the query names. A name that is there but empty
+// is a mistake, not the default.
+func (s *Service) requestUser(r *http.Request) (*account.User, error) {
+	q := r.URL.Query()
+	if q.Has("username") && q.Get("username") == "" {
+		return nil, &account.UnavailableError{}
+	}
+	return s.opts.Users.Lookup(q.Get("username"))
+}
+
+// download answers a file, or ranges of it, as it is: never compressed, since
+// compressing large files that do not shrink takes more time than it saves.
+func (s *Service) download(w http.ResponseWriter, r *http.Request, u *account.User) {
+	if refusesIdentity(r.Header) {
+		fault.HTTP(w, http.StatusNotAcceptable, "E3006", "files are answered without compression only")
+		return
+	}
+	p, err := u.Path(r.URL.Query().Get("path"), s.opts.WorkDir)
+	if err != nil {
+		httpError(w, "error resolving path", r.URL.Query().Get("path"), pathError(u, err))
+		return
+	}
+	var f io.ReadSeekCloser
+	var st unix.Stat_t
+	err = u.Do(func() (err error) {
+		f, st, err = openRegular(p)
+		return err
+	})
+	switch {
+	case errors.Is(err, unix.ENOENT):
+		fault.HTTP(w, http.StatusNotFound, "E4001", fmt.Sprintf("path '%s' does not exist", p))
+		return
+	case errors.Is(err, unix.EISDIR):
+		fault.HTTP(w, http.StatusBadRequest, "E4003", fmt.Sprintf("path '%s' is a directory", p))
+		return
+	case err != nil:
+		httpError(w, "error opening file", p, err)
+		return
+	}
+	defer f.Close()
+	w.Header().Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(p)}))
+	w.Header().Add("Vary", "Accept-Encoding")
+	pw := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	defer pw.done()
+	if st.Size == 0 && copyUnsized(pw, f) {
+		return
+	}
+	http.ServeContent(pw, r, path.Base(p), time.Unix(st.Mtim.Unix()), f)
+}
+
+// copyUnsized answers files that have content but say 0 for their size, as
+// those of /proc do. It reports false when there was nothing to read.
+func copyUnsized(w http.ResponseWriter, f io.Reader) bool {
+	first := make([]byte, 4<<10)
+	n, _ := f.Read(first)
+	if n == 0 {
+		return false
+	}
+	w.Header().Set("Content-Type", http.DetectContentType(first[:n]))
+	if _, err := w.Write(first[:n]); err == nil {
+		// The status is sent; what goes wrong now cuts the answer short.
+		if _, err := io.Copy(w, f); err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+	return true
+}
+
+// refusesIdentity reports whether the request rules out an answer without
+// compression, RFC 9110 section 12.5.3.
+func refusesIdentity(h http.Header) bool {
+	identity, others := -1.0, -1.0
+	for _, line := range h.Values("Accept-Encoding") {
+		for item := range strings.SplitSeq(line, ",") {
+			name, params, _ := strings.Cut(item, ";")
+			q := 1.0
+			if v, ok := strings.CutPrefix(strings.TrimSpace(params), "q="); ok {
+				if f, err := strconv.ParseFloat(v, 64); err == nil {
+					q = f
+				}
+			}
+			switch strings.ToLower(strings.TrimSpace(name)) {
+			case "identity":
+				identity = q
+			case "*":
+				others = q
+			}
+		}
+	}
+	return identity == 0 || identity < 0 && others == 0
+}
+
+// patientWriter gives up on a client that takes nothing for stallTimeout.
+type patientWriter struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (w *patientWriter) Write(p []byte) (int, error) {
+	// Not every writer has deadlines; without one the server's own limits hold.
+	_ = w.control.SetWriteDeadline(time.Now().Add(stallTimeout))
+	return w.ResponseWriter.Write(p)
+}
+
+func (w *patientWriter) done() { _ = w.control.SetWriteDeadline(time.Time{}) }

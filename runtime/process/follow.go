@@ -1,0 +1,142 @@
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"time"
+
+	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
+	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+)
+
+// errStartLost wraps the failure to deliver the start event.
+type errStartLost struct{ error }
+
+func (e errStartLost) Unwrap() error { return e.error }
+
+// follow sends what sub reads until the end of p or of ctx.
+func (s *Service) follow(ctx context.Context, p *proc, sub *subscription, silence time.Duration, send func(*pb.ProcessEvent) error) error {
+	if err := send(startEvent(uint32(p.pid))); err != nil {
+		return errStartLost{err}
+	}
+	timer := time.NewTimer(silence)
+	defer timer.Stop()
+	for {
+		if ctx.Err() != nil {
+			return s.lastWords(ctx, sub, send)
+		}
+		sent, end, err := sendNext(sub, send)
+		switch {
+		case err != nil:
+			return err
+		case sent:
+			timer.Reset(silence)
+			continue
+		case end != nil:
+			return send(&pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: end}})
+		}
+		select {
+		case <-sub.wake:
+		case <-ctx.Done():
+		case <-s.ctx.Done():
+			return fault.New(connect.CodeUnavailable, "", "server is shutting down")
+		case <-timer.C:
+			if err := send(&pb.ProcessEvent{Event: &pb.ProcessEvent_Keepalive{Keepalive: &pb.ProcessEvent_KeepAlive{}}}); err != nil {
+				return err
+			}
+			timer.Reset(silence)
+		}
+	}
+}
+
+// lastWords sends the output that was there when the deadline passed.
+func (s *Service) lastWords(ctx context.Context, sub *subscription, send func(*pb.ProcessEvent) error) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		for left := sub.pending(); left > 0; left -= chunkSize {
+			if sent, _, err := sendNext(sub, send); err != nil || !sent {
+				break
+			}
+		}
+	}
+	return ended(ctx)
+}
+
+// ended says how ctx ended, as the wire does.
+func ended(ctx context.Context) error {
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return fault.New(connect.CodeDeadlineExceeded, "E3001", "%w", ctx.Err())
+	}
+	return fault.New(connect.CodeCanceled, "", "%w", ctx.Err())
+}
+
+// sendNext sends one piece of output, if there is one.
+func sendNext(sub *subscription, send func(*pb.ProcessEvent) error) (sent bool, end *pb.ProcessEvent_EndEvent, err error) {
+	buf := chunks.Get().(*[]byte)
+	defer chunks.Put(buf)
+	i, n, end := sub.next(*buf)
+	if n == 0 {
+		return false, end, nil
+	}
+	return true, nil, send(dataEvent(i, (*buf)[:n]))
+}
+
+// afterStream decides about a process whose Start stream is over: one that
+// nobody learned of, or that was bound to the stream, ends with it.
+func (s *Service) afterStream(_ context.Context, p *proc, err error, h http.Header) {
+	if err == nil || p.collected() {
+		return
+	}
+	lost := errStartLost{}
+	if errors.As(err, &lost) || h.Get(DisconnectHeader) == "kill" {
+		s.killSoon(p)
+	}
+}
+
+// killAt ends the tree of p at its deadline, whoever listens then.
+func (s *Service) killAt(p *proc, deadline time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state == nil {
+		p.lifetime = time.AfterFunc(time.Until(deadline), func() { s.killSoon(p) })
+	}
+}
+
+// sendNotRunnable reports a program that could not be executed as a shell
+// would: it began, said why and ended. The code is in the trailer.
+func sendNotRunnable(bad *notRunnable, stream *connect.ServerStream[pb.StartResponse]) error {
+	stream.ResponseTrailer().Set(fault.Header, "E3007")
+	status := "exit status 127"
+	if bad.status == 126 {
+		status = "exit status 126"
+	}
+	for _, e := range []*pb.ProcessEvent{
+		startEvent(0),
+		dataEvent(stderr, []byte(bad.text+"\n")),
+		{Event: &pb.ProcessEvent_End{End: &pb.ProcessEvent_EndEvent{
+			ExitCode: int32(bad.status), Exited: true, Status: status, Error: proto.String(status),
+		}}},
+	} {
+		if err := stream.Send(&pb.StartResponse{Event: e}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func startEvent(pid uint32) *pb.ProcessEvent {
+	return &pb.ProcessEvent{Event: &pb.ProcessEvent_Start{Start: &pb.ProcessEvent_StartEvent{Pid: pid}}}
+}
+
+func dataEvent(i int, b []byte) *pb.ProcessEvent {
+	d := &pb.ProcessEvent_DataEvent{Output: &pb.ProcessEvent_DataEvent_Stdout{Stdout: b}}
+	if i == stderr {
+		d.Output = &pb.ProcessEvent_DataEvent_Stderr{Stderr: b}
+	}
+	return &pb.ProcessEvent{Event: &pb.ProcessEvent_Data{Data: d}}
+}

@@ -1,0 +1,223 @@
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
+)
+
+// memoryLimit follows the error text of a process that the kernel killed
+// because the sandbox's memory was used up.
+const memoryLimit = " (memory limit)"
+
+// proc is one command.
+type proc struct {
+	pid    int
+	serial uint64 // order of starts
+	mark   uint64
+	config *pb.ProcessConfig
+	tag    *string
+	out    *output
+	in     *input
+	pipes  [outputs]*pipe
+	count  *counter      // nil without a channel
+	done   chan struct{} // closed once the process was collected
+	ended  chan struct{} // closed once its output is complete too
+
+	kills  func() uint64 // counter of kills at the memory limit; may be nil
+	before uint64        // its value at the start
+
+	mu       sync.Mutex // guards handle against signals after it was collected
+	handle   *os.Process
+	state    *os.ProcessState // nil until it was collected
+	lifetime *time.Timer      // nil without a deadline
+}
+
+// reap collects the process, which must be dead or about to be, and lets its
+// pipes run dry.
+func (p *proc) reap() {
+	p.mu.Lock()
+	state, err := p.handle.Wait()
+	if err != nil {
+		// Somebody else collected it: the status is lost, the end is not.
+		state = &os.ProcessState{}
+	}
+	p.state = state
+	if p.lifetime != nil {
+		p.lifetime.Stop()
+	}
+	p.mu.Unlock()
+	close(p.done)
+	for _, pipe := range p.pipes {
+		// Wakes the reader; it looks at done then.
+		_ = pipe.f.SetReadDeadline(time.Unix(1, 0))
+	}
+	p.in.close()
+}
+
+// awaitDeath returns when the process is dead and leaves it to be collected.
+func (p *proc) awaitDeath() {
+	for unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	}
+}
+
+// endEvent says how the process ended; state is set.
+func (p *proc) endEvent() *pb.ProcessEvent_EndEvent {
+	end := &pb.ProcessEvent_EndEvent{
+		ExitCode: int32(p.state.ExitCode()),
+		Exited:   p.state.Exited(),
+		Status:   p.state.String(),
+	}
+	if p.state.Success() {
+		return end
+	}
+	text := end.Status
+	if p.hitMemoryLimit() {
+		text += memoryLimit
+	}
+	end.Error = proto.String(text)
+	return end
+}
+
+// hitMemoryLimit guesses from the counter of the whole sandbox: the process
+// died of SIGKILL, or tells by its status that a child did, while the counter
+// went up.
+func (p *proc) hitMemoryLimit() bool {
+	if p.kills == nil || p.kills() == p.before {
+		return false
+	}
+	ws, ok := p.state.Sys().(syscall.WaitStatus)
+	return ok && (ws.Signaled() && ws.Signal() == unix.SIGKILL || ws.ExitStatus() == 128+int(unix.SIGKILL))
+}
+
+// errGone says that the process has ended.
+var errGone = errors.New("process has ended")
+
+// signal signals the first process only.
+func (p *proc) signal(sig unix.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.state != nil {
+		return errGone
+	}
+	if err := p.handle.Signal(sig); errors.Is(err, os.ErrProcessDone) {
+		return errGone
+	} else {
+		return err
+	}
+}
+
+// signalGroup signals the process group.
+func (p *proc) signalGroup(sig unix.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Until it is collected nobody else can have its number.
+	if p.state != nil {
+		return errGone
+	}
+	return os.NewSyscallError("kill", unix.Kill(-p.pid, sig))
+}
+
+// kill ends the whole tree and returns once none of it is left.
+func (p *proc) kill(ctx context.Context, m *marker) error {
+	if err := p.signalGroup(unix.SIGKILL); errors.Is(err, errGone) {
+		return err
+	}
+	err := sweep(ctx, func() ([]task, error) {
+		all, err := tasks()
+		if err != nil {
+			return nil, err
+		}
+		return tree(all, p.pid, p.mark, m.owns, markOf), nil
+	})
+	if errors.Is(err, os.ErrNotExist) {
+		// Without /proc the group is all that can be found.
+		return nil
+	}
+	return err
+}
+
+// input is the standard input of a process.
+type input struct {
+	lock chan struct{} // held by the one writer; a channel, so that waiting can be given up
+	f    *os.File      // nil without a pipe
+
+	mu     sync.Mutex
+	closed bool // guarded by mu
+}
+
+var (
+	errNoStdin     = errors.New("stdin not enabled or closed")
+	errStdinBroken = errors.New("process closed its stdin")
+)
+
+func newInput(f *os.File) *input {
+	return &input{lock: make(chan struct{}, 1), f: f}
+}
+
+// write writes all of b, or as much as the process takes before ctx ends.
+func (in *input) write(ctx context.Context, b []byte) error {
+	select {
+	case in.lock <- struct{}{}:
+		defer func() { <-in.lock }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if in.f == nil || in.isClosed() {
+		return errNoStdin
+	}
+	stop := context.AfterFunc(ctx, func() { _ = in.f.SetWriteDeadline(time.Unix(1, 0)) })
+	_, err := in.f.Write(b)
+	if !stop() {
+		_ = in.f.SetWriteDeadline(time.Time{})
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, os.ErrClosed):
+		return errNoStdin
+	case errors.Is(err, unix.EPIPE):
+		return errStdinBroken
+	}
+	return err
+}
+
+func (in *input) isClosed() bool {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.closed
+}
+
+// end closes the input after what is being written.
+func (in *input) end(ctx context.Context) error {
+	select {
+	case in.lock <- struct{}{}:
+		defer func() { <-in.lock }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	in.close()
+	return nil
+}
+
+// close closes the input at once; a writer that waits gives up.
+func (in *input) close() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if !in.closed && in.f != nil {
+		_ = in.f.Close()
+	}
+	in.closed = true
+}

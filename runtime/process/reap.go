@@ -1,0 +1,110 @@
+//go:build linux
+
+package process
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// reaper collects every dead child of this process, which as pid 1 gets the
+// orphans of all others, and hands the statuses of commands to their owners.
+// It looks before it takes: a child is collected by the handle of its command,
+// or by number once it is sure that it is no command.
+type reaper struct {
+	starting sync.RWMutex // held for reading from before a fork until the child is known
+	mu       sync.Mutex
+	known    map[int]*proc // guarded by mu
+
+	chld chan os.Signal
+	quit chan struct{}
+	wg   sync.WaitGroup
+}
+
+func newReaper() *reaper {
+	r := &reaper{known: map[int]*proc{}, chld: make(chan os.Signal, 1), quit: make(chan struct{})}
+	signal.Notify(r.chld, unix.SIGCHLD)
+	r.chld <- unix.SIGCHLD // children may have died before we listened
+	r.wg.Go(func() {
+		for {
+			select {
+			case <-r.chld:
+				r.collect()
+			case <-r.quit:
+				return
+			}
+		}
+	})
+	return r
+}
+
+func (r *reaper) close() {
+	signal.Stop(r.chld)
+	close(r.quit)
+	r.wg.Wait()
+}
+
+// add makes the owner of a child known; starting is held.
+func (r *reaper) add(p *proc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.known[p.pid] = p
+}
+
+func (r *reaper) take(pid int) *proc {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := r.known[pid]
+	delete(r.known, pid)
+	return p
+}
+
+// collect takes all children that are dead now.
+func (r *reaper) collect() {
+	for {
+		pid := deadChild()
+		if pid <= 0 {
+			return
+		}
+		p := r.take(pid)
+		if p == nil {
+			// It may be a command whose start is under way.
+			r.starting.Lock()
+			p = r.take(pid)
+			r.starting.Unlock()
+		}
+		if p != nil {
+			p.reap()
+			continue
+		}
+		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+	}
+}
+
+// deadChild is the number of a child that has died and was not collected, 0
+// when there is none. The child stays as it is.
+func deadChild() int {
+	var info unix.Siginfo
+	for {
+		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		switch err {
+		case nil:
+			return siginfoPid(&info)
+		case unix.EINTR:
+		default:
+			return 0
+		}
+	}
+}
+
+// siginfoPid is si_pid, sigaction(2): the first field of a union that comes
+// after three ints and is aligned like a pointer.
+func siginfoPid(info *unix.Siginfo) int {
+	const word = unsafe.Sizeof(uintptr(0))
+	const offset = (3*4 + word - 1) &^ (word - 1)
+	return int(*(*int32)(unsafe.Add(unsafe.Pointer(info), offset)))
+}

@@ -1,0 +1,348 @@
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
+	"github.com/agent-sandbox/sandbox-go/internal/pb/process/processconnect"
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+)
+
+// Headers of our own that Start and SendSignal understand; clients of other
+// servers may send them too, where they mean nothing.
+const (
+	// ChannelHeader on Start names a parked connection that the process gets as
+	// descriptor 3, with the output counter as descriptor 4.
+	ChannelHeader = "Sandbox-Channel"
+
+	// ScopeHeader on SendSignal: "process" signals the first process only,
+	// instead of the tree (SIGKILL) or the process group (SIGTERM).
+	ScopeHeader = "Sandbox-Signal-Scope"
+
+	// DisconnectHeader on Start: "kill" ends the process when the stream of this
+	// Start is lost before its end.
+	DisconnectHeader = "Sandbox-On-Disconnect"
+
+	// DroppedHeader in the answer of Connect says how many bytes of stdout and
+	// stderr had fallen out of the buffer: "stdout=N, stderr=N".
+	DroppedHeader = "Sandbox-Output-Dropped"
+)
+
+const (
+	keepaliveHeader  = "Keepalive-Ping-Interval"
+	defaultKeepalive = 90 * time.Second
+
+	// killTimeout bounds how long a kill looks for survivors.
+	killTimeout = 5 * time.Second
+)
+
+// Options says how a [Service] starts processes. Zero values are usable.
+type Options struct {
+	Env     map[string]string // for every process, below the variables of its request
+	WorkDir string            // of processes that name none; empty: the home of their user
+	Spawner Spawner           // nil: os.StartProcess
+	// Reap collects every dead child of this process, its own and orphans: for
+	// pid 1 of a pid name space. Nothing else may then wait for children.
+	Reap     bool
+	OOMKills func() uint64 // processes killed at the memory limit so far; nil: unknown
+	OOMScore int           // oom_score_adj of processes; 0 leaves it as it is
+	// Channel takes a parked connection by its id; nil: there are none. The file
+	// belongs to the caller.
+	Channel func(id string) (*os.File, bool)
+	Logger  *slog.Logger // nil discards
+}
+
+// Service implements process.Process. Its methods are safe for concurrent use.
+// The user a request acts as comes from its context, see [account.NewContext].
+type Service struct {
+	opts   Options
+	table  *table
+	marker *marker
+	reaper *reaper // nil unless Options.Reap
+	serial atomic.Uint64
+
+	// ctx ends with the service; what outlives a request lives under it.
+	ctx    context.Context
+	cancel context.CancelFunc
+
+	startMu sync.RWMutex
+	closing bool // guarded by startMu
+
+	ignored chan os.Signal
+	wg      sync.WaitGroup
+}
+
+var _ processconnect.ProcessHandler = (*Service)(nil)
+
+// New returns a running service. [Service.Shutdown] ends it.
+func New(o Options) *Service {
+	if o.Spawner == nil {
+		o.Spawner = plainSpawner
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Service{opts: o, table: newTable(), marker: newMarker(), ignored: make(chan os.Signal, 1)}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	if o.Reap {
+		s.reaper = newReaper()
+	}
+	s.unignoreSignals()
+	return s
+}
+
+// unignoreSignals keeps what was ignored when this process was started from
+// being ignored in all commands too: execve(2) hands ignoring on, but not
+// handlers.
+func (s *Service) unignoreSignals() {
+	for n := unix.Signal(1); n <= 64; n++ {
+		if n != unix.SIGKILL && n != unix.SIGSTOP && signal.Ignored(n) {
+			signal.Notify(s.ignored, n)
+		}
+	}
+}
+
+// Shutdown refuses new processes, ends all that were ever started here and are
+// left, and waits until nothing of the service runs, or ctx ends.
+func (s *Service) Shutdown(ctx context.Context) error {
+	s.startMu.Lock()
+	s.closing = true
+	s.startMu.Unlock()
+	err := sweep(ctx, s.leftovers)
+	for _, p := range s.table.living() {
+		// Where /proc is not to be read, the groups are what can be found.
+		_ = p.signalGroup(unix.SIGKILL)
+	}
+	done := make(chan struct{})
+	go func() {
+		s.wg.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return errors.Join(err, ctx.Err())
+	}
+	s.cancel()
+	s.table.close()
+	signal.Stop(s.ignored)
+	if s.reaper != nil {
+		s.reaper.close()
+		s.reaper = nil
+	}
+	return err
+}
+
+// leftovers finds what is left of all commands, also of those that have ended.
+func (s *Service) leftovers() ([]task, error) {
+	all, err := tasks()
+	if err != nil {
+		return nil, err
+	}
+	var out []task
+	self := os.Getpid()
+	for _, t := range all {
+		if t.pid != self && !t.dead && s.marker.owns(markOf(t.pid)) {
+			out = append(out, t)
+		}
+	}
+	for _, p := range s.table.living() {
+		out = append(out, tree(all, p.pid, p.mark, s.marker.owns, markOf)...)
+	}
+	return out, nil
+}
+
+// List lists the living processes.
+func (s *Service) List(context.Context, *connect.Request[pb.ListRequest]) (*connect.Response[pb.ListResponse], error) {
+	resp := &pb.ListResponse{}
+	for _, p := range s.table.living() {
+		resp.Processes = append(resp.Processes, &pb.ProcessInfo{Config: p.config, Pid: uint32(p.pid), Tag: p.tag})
+	}
+	return connect.NewResponse(resp), nil
+}
+
+// Start starts a process and follows it. A deadline of the request is also that
+// of the process: its tree is killed then. Without one the process outlives
+// the stream, unless DisconnectHeader says otherwise.
+func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartRequest], stream *connect.ServerStream[pb.StartResponse]) error {
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	if req.Msg.GetPty() != nil {
+		return fault.New(connect.CodeUnimplemented, "E8004", "this server has no terminals")
+	}
+	l := &launch{
+		svc: s, user: account.FromContext(ctx), config: req.Msg.GetProcess(),
+		stdin: req.Msg.Stdin == nil || req.Msg.GetStdin(),
+	}
+	defer l.close()
+	if id := req.Header().Get(ChannelHeader); id != "" {
+		var ok bool
+		if s.opts.Channel != nil {
+			l.channel, ok = s.opts.Channel(id)
+		}
+		if !ok {
+			return fault.New(connect.CodeFailedPrecondition, "E9015", "no connection waits under this channel id")
+		}
+	}
+	if l.config == nil {
+		l.config = &pb.ProcessConfig{}
+	}
+	if err := l.prepare(); err != nil {
+		return err
+	}
+	p, sub, err := l.start(req.Msg.Tag)
+	if bad := (*notRunnable)(nil); errors.As(err, &bad) {
+		return sendNotRunnable(bad, stream)
+	}
+	if err != nil {
+		return err
+	}
+	l.close()
+	defer sub.close()
+	if deadline, ok := ctx.Deadline(); ok {
+		s.killAt(p, deadline)
+	}
+	err = s.follow(ctx, p, sub, keepalive(req.Header()), func(e *pb.ProcessEvent) error {
+		return stream.Send(&pb.StartResponse{Event: e})
+	})
+	s.afterStream(ctx, p, err, req.Header())
+	if err == nil && p.hitMemoryLimit() {
+		stream.ResponseTrailer().Set(fault.Header, "E3009")
+	}
+	return err
+}
+
+// Connect follows a process from the oldest output that is still kept. One that
+// has ended can be connected to for [KeepEnded].
+func (s *Service) Connect(ctx context.Context, req *connect.Request[pb.ConnectRequest], stream *connect.ServerStream[pb.ConnectResponse]) error {
+	p, err := s.table.find(req.Msg.GetProcess(), true)
+	if err != nil {
+		return err
+	}
+	sub := p.out.subscribe()
+	defer sub.close()
+	if n := sub.dropped; n[stdout]+n[stderr] > 0 {
+		stream.ResponseHeader().Set(DroppedHeader, "stdout="+strconv.FormatUint(n[stdout], 10)+", stderr="+strconv.FormatUint(n[stderr], 10))
+	}
+	return s.follow(ctx, p, sub, keepalive(req.Header()), func(e *pb.ProcessEvent) error {
+		return stream.Send(&pb.ConnectResponse{Event: e})
+	})
+}
+
+// keepalive is the silence after which the client wants a sign of life.
+func keepalive(h http.Header) time.Duration {
+	n, err := strconv.Atoi(h.Get(keepaliveHeader))
+	if err != nil || n <= 0 || n > 24*3600 {
+		return defaultKeepalive
+	}
+	return time.Duration(n) * time.Second
+}
+
+// SendInput writes to the standard input of a process and returns once the
+// pipe has taken all of it.
+func (s *Service) SendInput(ctx context.Context, req *connect.Request[pb.SendInputRequest]) (*connect.Response[pb.SendInputResponse], error) {
+	p, err := s.table.find(req.Msg.GetProcess(), false)
+	if err != nil {
+		return nil, err
+	}
+	switch in := req.Msg.GetInput().GetInput().(type) {
+	case *pb.ProcessInput_Stdin:
+		if err := p.in.write(ctx, in.Stdin); err != nil {
+			return nil, inputError(ctx, err)
+		}
+	case *pb.ProcessInput_Pty:
+		return nil, fault.New(connect.CodeInternal, "E8004", "error writing to tty: tty not assigned to process")
+	default:
+		return nil, fault.New(connect.CodeUnimplemented, "", "invalid input type %T", in)
+	}
+	return connect.NewResponse(&pb.SendInputResponse{}), nil
+}
+
+func inputError(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ended(ctx)
+	}
+	return fault.New(connect.CodeInternal, "E3013", "error writing to stdin: %v", err)
+}
+
+// CloseStdin ends the standard input after what was sent before. It may be
+// repeated.
+func (s *Service) CloseStdin(ctx context.Context, req *connect.Request[pb.CloseStdinRequest]) (*connect.Response[pb.CloseStdinResponse], error) {
+	p, err := s.table.find(req.Msg.GetProcess(), false)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.in.end(ctx); err != nil {
+		return nil, inputError(ctx, err)
+	}
+	return connect.NewResponse(&pb.CloseStdinResponse{}), nil
+}
+
+// SendSignal sends SIGKILL to the whole tree of a process and returns when it
+// is gone, or SIGTERM to its process group.
+func (s *Service) SendSignal(ctx context.Context, req *connect.Request[pb.SendSignalRequest]) (*connect.Response[pb.SendSignalResponse], error) {
+	p, err := s.table.find(req.Msg.GetProcess(), false)
+	if err != nil {
+		return nil, err
+	}
+	one := req.Header().Get(ScopeHeader) == "process"
+	switch sig := req.Msg.GetSignal(); {
+	case sig == pb.Signal_SIGNAL_SIGKILL && one:
+		err = p.signal(unix.SIGKILL)
+	case sig == pb.Signal_SIGNAL_SIGKILL:
+		err = s.kill(ctx, p)
+	case sig == pb.Signal_SIGNAL_SIGTERM && one:
+		err = p.signal(unix.SIGTERM)
+	case sig == pb.Signal_SIGNAL_SIGTERM:
+		err = p.signalGroup(unix.SIGTERM)
+	default:
+		return nil, fault.New(connect.CodeUnimplemented, "", "invalid signal: %v", sig)
+	}
+	switch {
+	case errors.Is(err, errGone):
+		return nil, fault.New(connect.CodeNotFound, "E3010", "process with pid %d not found", p.pid)
+	case ctx.Err() != nil:
+		return nil, ended(ctx)
+	case err != nil:
+		return nil, fault.New(connect.CodeInternal, "E3006", "error sending signal: %v", err)
+	}
+	return connect.NewResponse(&pb.SendSignalResponse{}), nil
+}
+
+// kill ends a tree, whether or not the request that asked for it goes on.
+func (s *Service) kill(ctx context.Context, p *proc) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
+	defer cancel()
+	return p.kill(ctx, s.marker)
+}
+
+// Update answers unimplemented: this server has no terminals.
+func (s *Service) Update(_ context.Context, req *connect.Request[pb.UpdateRequest]) (*connect.Response[pb.UpdateResponse], error) {
+	if _, err := s.table.find(req.Msg.GetProcess(), false); err != nil {
+		return nil, err
+	}
+	return nil, fault.New(connect.CodeUnimplemented, "E8004", "this server has no terminals")
+}
+
+// StreamInput answers unimplemented; SendInput does the same piece by piece.
+func (s *Service) StreamInput(context.Context, *connect.ClientStream[pb.StreamInputRequest]) (*connect.Response[pb.StreamInputResponse], error) {
+	return nil, fault.New(connect.CodeUnimplemented, "E8004", "this server takes input through SendInput only")
+}
+
+func uitoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

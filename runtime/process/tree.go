@@ -1,0 +1,211 @@
+//go:build linux
+
+package process
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// task is one process as /proc/PID/stat shows it, proc_pid_stat(5).
+type task struct {
+	pid, ppid, pgid, sid int
+	start                uint64 // clock ticks since boot; with pid it names a process for good
+	dead                 bool   // waits for its parent to collect it
+}
+
+// tasks lists the processes that /proc shows.
+func tasks() ([]task, error) {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	names, err := d.Readdirnames(-1)
+	if err != nil {
+		return nil, err
+	}
+	var all []task
+	for _, name := range names {
+		pid, err := strconv.Atoi(name)
+		if err != nil {
+			continue
+		}
+		if t, ok := readTask(pid); ok {
+			all = append(all, t)
+		}
+	}
+	return all, nil
+}
+
+func readTask(pid int) (task, bool) {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return task{}, false
+	}
+	t, ok := parseStat(data)
+	return t, ok && t.pid == pid
+}
+
+// parseStat reads a line of /proc/PID/stat. The name of the program is chosen
+// by the program and may hold spaces and parentheses.
+func parseStat(data []byte) (task, bool) {
+	open, end := bytes.IndexByte(data, '('), bytes.LastIndexByte(data, ')')
+	if open < 1 || end < open {
+		return task{}, false
+	}
+	pid, err := strconv.Atoi(string(bytes.TrimSpace(data[:open])))
+	f := strings.Fields(string(data[end+1:]))
+	if err != nil || len(f) < 20 {
+		return task{}, false
+	}
+	t := task{pid: pid, dead: f[0] == "Z" || f[0] == "X"}
+	for i, p := range []*int{&t.ppid, &t.pgid, &t.sid} {
+		if *p, err = strconv.Atoi(f[1+i]); err != nil {
+			return task{}, false
+		}
+	}
+	t.start, err = strconv.ParseUint(f[19], 10, 64)
+	return t, err == nil
+}
+
+// markFromProc reads the mark where prlimit(2) is not allowed.
+func markFromProc(pid int) uint64 {
+	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/limits")
+	if err != nil {
+		return 0
+	}
+	const name = "Max realtime timeout"
+	for line := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(line, name); ok {
+			if f := strings.Fields(rest); len(f) > 0 {
+				v, err := strconv.ParseUint(f[0], 10, 64)
+				if err == nil {
+					return asMark(v)
+				}
+			}
+		}
+	}
+	return 0
+}
+
+// tree picks the processes of one command out of all: those that carry its
+// mark, and of the unmarked ones those in its session or process group and
+// their descendants. A process with the mark of another command of ours is
+// never one of them, whatever its parent.
+func tree(all []task, leader int, mark uint64, owns func(uint64) bool, markOf func(int) uint64) []task {
+	in := make(map[int]bool, 4)
+	foreign := make(map[int]bool)
+	self := os.Getpid()
+	for _, t := range all {
+		m := uint64(0)
+		if t.pid != self {
+			m = markOf(t.pid)
+		}
+		switch {
+		case m != 0 && m == mark:
+			in[t.pid] = true
+		case t.pid == self || owns(m):
+			foreign[t.pid] = true
+		case t.pid == leader || t.sid == leader || t.pgid == leader:
+			in[t.pid] = true
+		}
+	}
+	for grown := true; grown; {
+		grown = false
+		for _, t := range all {
+			if !in[t.pid] && !foreign[t.pid] && in[t.ppid] {
+				in[t.pid] = true
+				grown = true
+			}
+		}
+	}
+	var out []task
+	for _, t := range all {
+		if in[t.pid] && !t.dead {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// signalTask signals the very process that t describes, not a later one with
+// its number: the descriptor is opened first, then the start time compared.
+func signalTask(t task, sig unix.Signal) {
+	fd, err := unix.PidfdOpen(t.pid, 0)
+	if err == nil {
+		defer unix.Close(fd)
+	} else if err != unix.ENOSYS {
+		return
+	}
+	if now, ok := readTask(t.pid); !ok || now.start != t.start {
+		return
+	}
+	if err != nil {
+		_ = unix.Kill(t.pid, sig)
+		return
+	}
+	// One that has gone in the meantime is what we want.
+	_ = unix.PidfdSendSignal(fd, sig, nil, 0)
+}
+
+// sweep kills what find returns until two passes in a row find nothing, or ctx
+// ends.
+func sweep(ctx context.Context, find func() ([]task, error)) error {
+	pause := time.Millisecond
+	for empty := 0; empty < 2; {
+		found, err := find()
+		if err != nil {
+			return err
+		}
+		if len(found) == 0 {
+			empty++
+			continue
+		}
+		empty = 0
+		if len(found) > 1 {
+			found = hold(found, find)
+		}
+		for _, t := range found {
+			signalTask(t, unix.SIGKILL)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 20*time.Millisecond)
+	}
+	return nil
+}
+
+// hold stops found, and what they started in the meantime, so that a tree that
+// forks cannot outrun the kill.
+func hold(found []task, find func() ([]task, error)) []task {
+	stopped := map[int]bool{}
+	for range 16 {
+		fresh := false
+		for _, t := range found {
+			if !stopped[t.pid] {
+				stopped[t.pid] = true
+				fresh = true
+				signalTask(t, unix.SIGSTOP)
+			}
+		}
+		if !fresh {
+			break
+		}
+		again, err := find()
+		if err != nil {
+			break
+		}
+		found = again
+	}
+	return found
+}

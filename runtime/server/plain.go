@@ -1,0 +1,26 @@
+//go:build linux
+
+package server
+
+import (
+	"encoding/json"
+	"net/http"
+)
+
+// health says that the server runs.
+func health(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+// envs lists the variables that everything started here gets.
+func (s *Server) envs(w http.ResponseWriter, _ *http.Request) {
+	env := s.opts.Env
+	if env == nil {
+		env = map[string]string{}
+	}
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	// The client may be gone; there is nobody to tell.
+	_ = json.NewEncoder(w).Encode(env)
+}

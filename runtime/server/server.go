@@ -1,0 +1,142 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/agent-sandbox/sandbox-go/internal/pb/filesystem/filesystemconnect"
+	"github.com/agent-sandbox/sandbox-go/internal/pb/process/processconnect"
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/filesystem"
+	"github.com/agent-sandbox/sandbox-go/runtime/process"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Limits on what a client may send, and on how long it may take.
+const (
+	maxHeaderBytes  = 64 << 10         // of one request
+	maxMessageBytes = 32 << 20         // of one RPC message, decoded; uploads have no such limit
+	headerTimeout   = 10 * time.Second // until the header of a request is complete
+	bodyTimeout     = 60 * time.Second // without a byte of a body that is being read or written
+	idleTimeout     = 5 * time.Minute  // of a connection between requests
+)
+
+// Options says how a [Server] runs. See New for which are required.
+type Options struct {
+	Token        string            // access token of every call but GET /health
+	AllowNoToken bool              // allow an empty Token: only for a socket that only its owner can open
+	Env          map[string]string // variables of everything that is started
+
+	// DefaultUser acts where a request names nobody; empty: the user the server runs as.
+	DefaultUser    string
+	DefaultWorkDir string // empty: the home of the user
+
+	Spawner       process.Spawner // starts commands; nil: os.StartProcess
+	Pid1          bool            // this process is pid 1: it collects every orphan
+	CanSwitchUser bool            // other users than DefaultUser can be asked for; needs root
+	// OOMKills is the number of processes killed so far at the memory limit of
+	// the sandbox; nil: unknown.
+	OOMKills        func() uint64
+	CommandOOMScore int          // oom_score_adj of commands
+	Logger          *slog.Logger // nil discards
+}
+
+// Server is the runtime of one sandbox.
+type Server struct {
+	opts     Options
+	process  *process.Service
+	channels *channels
+	http     *http.Server
+}
+
+// New returns a server that does not listen yet. It is closed by default: an
+// empty Token is refused unless AllowNoToken is set. A nil o is the zero Options.
+func New(o *Options) (*Server, error) {
+	var opts Options
+	if o != nil {
+		opts = *o
+	}
+	opts.Env = maps.Clone(opts.Env)
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	const op = "start runtime"
+	if opts.Token == "" && !opts.AllowNoToken {
+		return nil, errdefs.New("E8007", op, "no access token, and none is not allowed")
+	}
+	if opts.CanSwitchUser && os.Geteuid() != 0 {
+		return nil, errdefs.New("E8007", op, "only root can act as other users")
+	}
+	users := account.NewBook(opts.DefaultUser, opts.CanSwitchUser)
+	if _, err := users.Lookup(""); err != nil {
+		return nil, errdefs.Wrap("E3008", op, fmt.Sprintf("default user %q", opts.DefaultUser), err)
+	}
+	s := &Server{opts: opts, channels: newChannels()}
+	s.process = process.New(process.Options{
+		Env: opts.Env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
+		OOMKills: opts.OOMKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Logger: opts.Logger,
+	})
+	s.http = &http.Server{
+		Handler:           s.routes(users),
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+// Handler is the whole service, its authentication included.
+func (s *Server) Handler() http.Handler { return s.http.Handler }
+
+// Serve answers connections of l until Shutdown; it returns nil then. It closes l.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Shutdown ends all processes and their streams, then the connections, and
+// returns when nothing is left or ctx ends. The server cannot be used again.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.process.Shutdown(ctx)
+	s.channels.close()
+	// Streams have got their end event and return by themselves; a client that
+	// does not read holds one only until its connection is closed.
+	grace, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if e := s.http.Shutdown(grace); e != nil {
+		e = s.http.Close()
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+// routes builds the handler. From the outside in: token, limits, route.
+func (s *Server) routes(users *account.Book) http.Handler {
+	connectOpts := []connect.HandlerOption{
+		connect.WithReadMaxBytes(maxMessageBytes),
+		connect.WithInterceptors(asUser{users}),
+	}
+	files := filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir})
+	mux := http.NewServeMux()
+	mux.Handle(processconnect.NewProcessHandler(s.process, connectOpts...))
+	mux.Handle(filesystemconnect.NewFilesystemHandler(files, connectOpts...))
+	mux.HandleFunc("GET /health", health)
+	mux.HandleFunc("GET /envs", s.envs)
+	mux.Handle("/files", files.Transfer())
+	mux.HandleFunc("POST /sandbox/channels/{id}", s.channels.park)
+	return authenticate(s.opts.Token, patient(mux))
+}

@@ -1,0 +1,501 @@
+//go:build linux
+
+package local
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// cgroupFolder is the directory below the parent group that holds ours.
+const cgroupFolder = "sandbox-go"
+
+// Limits that control groups can enforce; the names are those of controllers
+// and of the report.
+const (
+	limitMemory = "memory"
+	limitPids   = "pids"
+	limitCPU    = "cpu"
+)
+
+var cgroupLimitNames = []string{limitMemory, limitPids, limitCPU}
+
+// cgroupHost says where this process can make control groups. It is found by
+// use, once: a group is made, a limit written, read back and removed, because
+// neither the names in cgroup.controllers nor file modes prove that it works.
+type cgroupHost struct {
+	at  map[string]controllerAt // by limit; absent: cannot be enforced
+	why map[string]string       // by limit: what was found instead
+}
+
+// controllerAt is the place of one controller.
+type controllerAt struct {
+	version int    // 1 or 2
+	parent  string // of cgroupFolder
+}
+
+// cgroupLimits are limits of one sandbox. Zero means none.
+type cgroupLimits struct {
+	memory   int64 // bytes, of init, commands and scratch together
+	pids     int64 // processes and threads of commands
+	cpuMilli int64 // of commands
+}
+
+func (h *cgroupHost) mechanism(limit string) string {
+	switch h.at[limit].version {
+	case 1:
+		return "cgroup1"
+	case 2:
+		return "cgroup2"
+	}
+	return ""
+}
+
+// findCgroups looks for a place for groups. parent, when not empty, is a path
+// below the root of each hierarchy; otherwise groups go below our own.
+func findCgroups(parent string) *cgroupHost {
+	h := &cgroupHost{at: map[string]controllerAt{}, why: map[string]string{}}
+	mounts, err := readCgroupMounts()
+	if err != nil || len(mounts) == 0 {
+		for _, l := range cgroupLimitNames {
+			h.why[l] = "no control group file system is mounted"
+		}
+		return h
+	}
+	for _, l := range cgroupLimitNames {
+		h.why[l] = "no hierarchy has the controller " + l
+	}
+	for _, m := range mounts {
+		dir := m.own
+		if parent != "" {
+			dir = filepath.Join(m.point, filepath.Clean("/"+parent))
+		}
+		if m.version == 1 {
+			for _, l := range m.controllers {
+				if err := prove(filepath.Join(dir, cgroupFolder), 1, l); err != nil {
+					h.why[l] = err.Error()
+				} else {
+					h.at[l] = controllerAt{1, dir}
+				}
+			}
+			continue
+		}
+		h.findUnified(m, dir, parent != "")
+	}
+	return h
+}
+
+// findUnified looks for the nearest group, from dir up to the root of what we
+// can see, in which groups with limits can be made. Our own group usually
+// cannot have any: it holds processes.
+func (h *cgroupHost) findUnified(m cgroupMount, dir string, fixed bool) {
+	for {
+		ok := h.useUnified(dir, fixed || dir == m.own)
+		if ok || fixed || dir == m.point || len(dir) <= len(m.point) {
+			return
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+func (h *cgroupHost) useUnified(dir string, enable bool) bool {
+	// Moving a process needs the right to write cgroup.procs of the group that
+	// is above both its old and its new place.
+	if err := unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK); err != nil {
+		h.explainUnified(fmt.Sprintf("%s is not delegated to us: %v", dir, err))
+		return false
+	}
+	offered, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
+	if err != nil {
+		return false
+	}
+	ours := filepath.Join(dir, cgroupFolder)
+	found := false
+	for _, l := range cgroupLimitNames {
+		if h.at[l].version != 0 || !slices.Contains(strings.Fields(string(offered)), l) {
+			continue
+		}
+		if enable {
+			_ = writeCgroup(dir, "cgroup.subtree_control", "+"+l) // refused where dir holds processes; prove finds out
+		}
+		if err := prove(ours, 2, l); err != nil {
+			h.why[l] = err.Error()
+			continue
+		}
+		h.at[l] = controllerAt{2, dir}
+		found = true
+	}
+	return found && h.at[limitMemory].version != 0
+}
+
+func (h *cgroupHost) explainUnified(why string) {
+	for _, l := range cgroupLimitNames {
+		if h.at[l].version == 0 {
+			h.why[l] = why
+		}
+	}
+}
+
+// limitFile is the file that sets a limit, and a value to try it with.
+func limitFile(version int, limit string) (name, try string) {
+	switch {
+	case limit == limitMemory && version == 1:
+		return "memory.limit_in_bytes", "67108864"
+	case limit == limitMemory:
+		return "memory.max", "67108864"
+	case limit == limitPids:
+		return "pids.max", "16"
+	case version == 1:
+		return "cpu.cfs_quota_us", "50000"
+	}
+	return "cpu.max", "50000 100000"
+}
+
+// prove makes a group below ours, sets a limit, reads it back and removes the
+// group.
+func prove(ours string, version int, limit string) error {
+	dir := filepath.Join(ours, "probe-"+randomText(8))
+	return inFolder(ours, func() error {
+		if version == 2 {
+			if err := writeCgroup(ours, "cgroup.subtree_control", "+"+limit); err != nil {
+				return err
+			}
+		}
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		defer unix.Rmdir(dir)
+		name, try := limitFile(version, limit)
+		if err := writeCgroup(dir, name, try); err != nil {
+			return err
+		}
+		got, err := os.ReadFile(filepath.Join(dir, name))
+		if err == nil && strings.TrimSpace(string(got)) != try {
+			err = fmt.Errorf("%s/%s holds %q after %q was written", dir, name, got, try)
+		}
+		return err
+	})
+}
+
+// inFolder calls f with the directory ours there. Another process that found
+// it empty may remove it in between; then everything starts over.
+func inFolder(ours string, f func() error) error {
+	for tries := 0; ; tries++ {
+		if err := os.Mkdir(ours, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		err := f()
+		if err == nil || !errors.Is(err, fs.ErrNotExist) || tries == 20 {
+			return err
+		}
+	}
+}
+
+func writeCgroup(dir, name, value string) error {
+	fd, err := retryEINTR(func() (int, error) {
+		return unix.Open(filepath.Join(dir, name), unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	})
+	if err == nil {
+		_, err = unix.Write(fd, []byte(value))
+		unix.Close(fd)
+	}
+	if err != nil {
+		return fmt.Errorf("write %q to %s/%s: %w", value, dir, name, err)
+	}
+	return nil
+}
+
+// cgroup is the set of groups of one sandbox, and the open files by which init
+// moves commands into them and counts kills; it has no access to the
+// directories.
+type cgroup struct {
+	dirs  []string    // to remove, in this order
+	procs []string    // cgroup.procs that init is written to before it runs
+	files []groupFile // what init gets
+}
+
+// groupFile is an open file of a control group.
+type groupFile struct {
+	kind string
+	*os.File
+}
+
+// Kinds of group files.
+const (
+	// groupTask is the file tasks of version 1: the thread that starts commands
+	// moves itself, so that commands are born in the group.
+	groupTask = "task"
+
+	// groupWork and groupInit are the files cgroup.procs of version 2, where
+	// threads of one process cannot be in two groups: each command is moved
+	// after its start, and what it started meanwhile is swept up from the
+	// group of init. The limits of the sandbox as a whole hold all the time.
+	groupWork = "work"
+	groupInit = "init"
+
+	// groupKills holds a line "oom_kill N".
+	groupKills = "kills"
+)
+
+// spareTasks is what version 2 allows a sandbox beyond its limit of processes,
+// for the threads of init.
+const spareTasks = 128
+
+// plan says which directories create will make, so that they can be written
+// down before one of them exists.
+func (h *cgroupHost) plan(id string, lim cgroupLimits) []cgroupPlan {
+	var out []cgroupPlan
+	for _, l := range cgroupLimitNames {
+		at := h.at[l]
+		if at.version == 0 || lim.of(l) == 0 {
+			continue
+		}
+		i := slices.IndexFunc(out, func(p cgroupPlan) bool { return p.parent == at.parent })
+		if i < 0 {
+			out = append(out, cgroupPlan{controllerAt: at, base: filepath.Join(at.parent, cgroupFolder, id)})
+			i = len(out) - 1
+		}
+		out[i].limits = append(out[i].limits, l)
+	}
+	return out
+}
+
+func (l cgroupLimits) of(limit string) int64 {
+	switch limit {
+	case limitMemory:
+		return l.memory
+	case limitPids:
+		return l.pids
+	}
+	return l.cpuMilli
+}
+
+// cgroupPlan is what is made in one hierarchy: base, and below it init and
+// work where init has to be in the hierarchy too. With version 1 only memory
+// needs that: processes and processor time of init are not limited, so that it
+// answers while commands are at their limit.
+type cgroupPlan struct {
+	controllerAt
+	base   string
+	limits []string
+}
+
+func (p cgroupPlan) split() bool {
+	return p.version == 2 || slices.Contains(p.limits, limitMemory)
+}
+
+func (p cgroupPlan) work() string {
+	if p.split() {
+		return filepath.Join(p.base, "work")
+	}
+	return p.base
+}
+
+// dirs lists the directories of p in the order of removal.
+func (p cgroupPlan) dirs() []string {
+	if p.split() {
+		return []string{filepath.Join(p.base, "work"), filepath.Join(p.base, "init"), p.base}
+	}
+	return []string{p.base}
+}
+
+func planDirs(plans []cgroupPlan) []string {
+	var dirs []string
+	for _, p := range plans {
+		dirs = append(dirs, p.dirs()...)
+	}
+	return dirs
+}
+
+// createCgroups makes the groups of plans and sets their limits. On an error
+// it has removed what it made.
+func createCgroups(plans []cgroupPlan, lim cgroupLimits) (_ *cgroup, err error) {
+	g := &cgroup{dirs: planDirs(plans)}
+	defer func() {
+		if err != nil {
+			g.close()
+			err = errors.Join(&errdefs.Error{Code: "E2000", Op: "create sandbox", Message: "create control group", Err: err},
+				removeCgroups(g.dirs))
+		}
+	}()
+	for _, p := range plans {
+		if err := inFolder(filepath.Dir(p.base), func() error { return p.make(lim) }); err != nil {
+			return nil, err
+		}
+		if p.split() {
+			g.procs = append(g.procs, filepath.Join(p.base, "init", "cgroup.procs"))
+		}
+		if err := g.open(p); err != nil {
+			return nil, err
+		}
+	}
+	return g, nil
+}
+
+// open opens what init needs of the groups of p.
+func (g *cgroup) open(p cgroupPlan) error {
+	var err error
+	open := func(kind, dir, name string, flags int) {
+		if err != nil {
+			return
+		}
+		var f *os.File
+		if f, err = os.OpenFile(filepath.Join(dir, name), flags, 0); err == nil {
+			g.files = append(g.files, groupFile{kind, f})
+		}
+	}
+	if p.version == 1 {
+		open(groupTask, p.work(), "tasks", os.O_WRONLY)
+	} else {
+		open(groupWork, p.work(), "cgroup.procs", os.O_WRONLY)
+		open(groupInit, filepath.Join(p.base, "init"), "cgroup.procs", os.O_RDONLY)
+	}
+	if slices.Contains(p.limits, limitMemory) {
+		name := "memory.oom_control"
+		if p.version == 2 {
+			name = "memory.events"
+		}
+		open(groupKills, p.work(), name, os.O_RDONLY)
+	}
+	return err
+}
+
+func (p cgroupPlan) make(lim cgroupLimits) error {
+	dirs := p.dirs()
+	slices.Reverse(dirs)
+	if err := os.Mkdir(dirs[0], 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	set := func(dir, name, value string) error { return writeCgroup(dir, name, value) }
+	if p.version == 2 {
+		for _, l := range p.limits {
+			for _, dir := range []string{filepath.Dir(p.base), p.base} {
+				if err := set(dir, "cgroup.subtree_control", "+"+l); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	if slices.Contains(p.limits, limitMemory) {
+		if err := p.limitMemory(lim.memory, set); err != nil {
+			return err
+		}
+	}
+	for _, d := range dirs[1:] {
+		if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	work := p.work()
+	if slices.Contains(p.limits, limitPids) {
+		n := lim.pids
+		if p.version == 1 {
+			n++ // the thread of init that starts commands is in there
+		} else if err := set(p.base, "pids.max", strconv.FormatInt(n+spareTasks, 10)); err != nil {
+			return err
+		}
+		if err := set(work, "pids.max", strconv.FormatInt(n, 10)); err != nil {
+			return err
+		}
+	}
+	if slices.Contains(p.limits, limitCPU) {
+		if p.version == 2 {
+			return set(work, "cpu.max", fmt.Sprintf("%d 100000", lim.cpuMilli*100))
+		}
+		if err := set(work, "cpu.cfs_period_us", "100000"); err != nil {
+			return err
+		}
+		return set(work, "cpu.cfs_quota_us", strconv.FormatInt(lim.cpuMilli*100, 10))
+	}
+	return nil
+}
+
+// limitMemory limits init and commands together; of these the kernel chooses a
+// command when it has to kill, by oom_score_adj. Swap is not given at all:
+// it would only make the limit vague.
+func (p cgroupPlan) limitMemory(bytes int64, set func(dir, name, value string) error) error {
+	n := strconv.FormatInt(bytes, 10)
+	if p.version == 2 {
+		if err := set(p.base, "memory.max", n); err != nil {
+			return err
+		}
+		if err := set(p.base, "memory.swap.max", "0"); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	// Needed below kernel 5.11, where a limit does not reach children otherwise.
+	_ = set(p.base, "memory.use_hierarchy", "1")
+	if err := set(p.base, "memory.limit_in_bytes", n); err != nil {
+		return err
+	}
+	if err := set(p.base, "memory.memsw.limit_in_bytes", n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// join moves the process into the groups of init.
+func (g *cgroup) join(pid int) error {
+	for _, p := range g.procs {
+		if err := writeCgroup(filepath.Dir(p), "cgroup.procs", strconv.Itoa(pid)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// close closes the files, which init has copies of.
+func (g *cgroup) close() {
+	for _, f := range g.files {
+		f.Close()
+	}
+}
+
+// removeCgroups removes the directories in order. A group stays busy for a
+// moment after its last process has ended.
+func removeCgroups(dirs []string) error {
+	deadline := time.Now().Add(time.Second)
+	var errs []error
+	for _, d := range dirs {
+		for pause := 200 * time.Microsecond; ; pause *= 2 {
+			err := unix.Rmdir(d)
+			if err == nil || err == unix.ENOENT {
+				break
+			}
+			if err != unix.EBUSY && err != unix.EINTR || time.Now().After(deadline) {
+				errs = append(errs, fmt.Errorf("remove control group %s: %w", d, err))
+				break
+			}
+			time.Sleep(min(pause, 20*time.Millisecond))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// ownCgroups drops whatever cannot be a group of the sandbox id: the list comes
+// from a file.
+func ownCgroups(id string, dirs []string) []string {
+	part := "/" + cgroupFolder + "/" + id
+	return slices.DeleteFunc(slices.Clone(dirs), func(d string) bool {
+		return !filepath.IsAbs(d) || filepath.Clean(d) != d || !strings.Contains(d+"/", part+"/")
+	})
+}
+
+// tidy removes our directory from each hierarchy where it is empty.
+func (h *cgroupHost) tidy() {
+	for _, at := range h.at {
+		_ = unix.Rmdir(filepath.Join(at.parent, cgroupFolder)) // busy: somebody has sandboxes
+	}
+}

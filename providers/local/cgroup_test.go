@@ -1,0 +1,169 @@
+//go:build linux
+
+package local
+
+import (
+	"errors"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+)
+
+func TestParseCgroupMounts(t *testing.T) {
+	for _, c := range []struct {
+		name, mountinfo, own string
+		want                 []cgroupMount
+	}{
+		{"hybrid",
+			`31 30 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct
+32 30 0:28 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
+33 30 0:29 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd
+34 30 0:30 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw
+`, "3:cpu,cpuacct:/\n2:memory:/a/b\n1:name=systemd:/x\n0::/u\n",
+			[]cgroupMount{
+				{1, "/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu", []string{"cpu"}},
+				{1, "/sys/fs/cgroup/memory", "/sys/fs/cgroup/memory/a/b", []string{"memory"}},
+				{2, "/sys/fs/cgroup/unified", "/sys/fs/cgroup/unified/u", nil},
+			}},
+		{"unified", "34 30 0:30 / /sys/fs/cgroup rw shared:4 - cgroup2 cgroup2 rw\n", "0::/user.slice/x.scope\n",
+			[]cgroupMount{{2, "/sys/fs/cgroup", "/sys/fs/cgroup/user.slice/x.scope", nil}}},
+		{"bind of a part", "34 30 0:30 /docker/abc /sys/fs/cgroup/a\\040b rw - cgroup2 cgroup2 rw\n", "0::/docker/abc/sub\n",
+			[]cgroupMount{{2, "/sys/fs/cgroup/a b", "/sys/fs/cgroup/a b/sub", nil}}},
+		{"own group out of sight", "34 30 0:30 /docker/abc /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/docker/other\n", nil},
+		{"above the namespace", "34 30 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n", "0::/../../x\n", nil},
+		{"nonsense", "a b c\n - \n1 2 3 4 5 6 - cgroup2\n", "x\n::\n", nil},
+	} {
+		got := parseCgroupMounts([]byte(c.mountinfo), []byte(c.own))
+		if !slices.EqualFunc(got, c.want, func(a, b cgroupMount) bool {
+			return a.version == b.version && a.point == b.point && a.own == b.own && slices.Equal(a.controllers, b.controllers)
+		}) {
+			t.Errorf("%s: got %+v, want %+v", c.name, got, c.want)
+		}
+	}
+}
+
+func FuzzParseCgroupMounts(f *testing.F) {
+	f.Add([]byte("34 30 0:30 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"), []byte("0::/a\n"))
+	f.Add([]byte("32 30 0:28 / /m\\040 rw - cgroup cgroup rw,memory\n"), []byte("2:memory:/a/b\n"))
+	f.Fuzz(func(t *testing.T, mountinfo, own []byte) {
+		for _, m := range parseCgroupMounts(mountinfo, own) {
+			if rel, err := filepath.Rel(m.point, m.own); err != nil || strings.HasPrefix(rel, "../") || rel == ".." {
+				t.Errorf("own group %q is outside of %q", m.own, m.point)
+			}
+		}
+	})
+}
+
+func TestOwnCgroups(t *testing.T) {
+	got := ownCgroups("abc", []string{
+		"/sys/fs/cgroup/memory/sandbox-go/abc/work", "/sys/fs/cgroup/memory/sandbox-go/abc",
+		"/sys/fs/cgroup/memory/sandbox-go/abcd", "/sys/fs/cgroup/memory/sandbox-go", "relative/sandbox-go/abc",
+		"/sys/fs/cgroup/sandbox-go/abc/../../x", "",
+	})
+	if want := []string{"/sys/fs/cgroup/memory/sandbox-go/abc/work", "/sys/fs/cgroup/memory/sandbox-go/abc"}; !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestMachineMemory(t *testing.T) {
+	if m := machineMemory(); m < 64<<20 || m == math.MaxInt64 {
+		t.Errorf("machine has %d bytes", m)
+	}
+}
+
+// groupsHere is where this process can make groups; the test is skipped where
+// it cannot.
+func groupsHere(t *testing.T) *cgroupHost {
+	t.Helper()
+	h := findCgroups("")
+	if h.mechanism(limitMemory) == "" || h.mechanism(limitPids) == "" {
+		t.Skip("control groups cannot be made here: ", h.why)
+	}
+	t.Cleanup(h.tidy)
+	return h
+}
+
+// Every limit is either found by use or explained.
+func TestFindCgroups(t *testing.T) {
+	h := findCgroups("")
+	defer h.tidy()
+	for _, l := range cgroupLimitNames {
+		if h.mechanism(l) == "" && h.why[l] == "" {
+			t.Errorf("%s: neither there nor explained", l)
+		}
+		t.Log(l, h.mechanism(l), h.at[l].parent, h.why[l])
+	}
+	if none := findCgroups("/no/such/group"); none.mechanism(limitMemory) != "" {
+		t.Error("a parent that is not there was accepted")
+	}
+}
+
+func TestCgroup(t *testing.T) {
+	h := groupsHere(t)
+	lim := cgroupLimits{memory: 64 << 20, pids: 20, cpuMilli: 500}
+	plans := h.plan(randomText(idLength), lim)
+	g, err := createCgroups(plans, lim)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.close()
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.join(cmd.Process.Pid); err != nil {
+		t.Error(err)
+	}
+	b, err := os.ReadFile("/proc/" + strconv.Itoa(cmd.Process.Pid) + "/cgroup")
+	if err != nil || !strings.Contains(string(b), cgroupFolder+"/") {
+		t.Errorf("process is in %s, %v", b, err)
+	}
+	if err := os.Remove(g.dirs[1]); err == nil {
+		t.Error("a group with a process was removed")
+	}
+	cmd.Process.Kill()
+	cmd.Wait()
+	if err := removeCgroups(g.dirs); err != nil {
+		t.Error(err)
+	}
+	if err := removeCgroups(g.dirs); err != nil {
+		t.Error("removing twice:", err)
+	}
+	for _, d := range g.dirs {
+		if _, err := os.Stat(d); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s is left", d)
+		}
+	}
+}
+
+// Groups of many sandboxes are made and removed at once, and the directory
+// that holds them comes and goes meanwhile.
+func TestCgroupsAtOnce(t *testing.T) {
+	h := groupsHere(t)
+	lim := cgroupLimits{memory: 64 << 20, pids: 20}
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 25 {
+				g, err := createCgroups(h.plan(randomText(idLength), lim), lim)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				g.close()
+				if err := removeCgroups(g.dirs); err != nil {
+					t.Error(err)
+				}
+				h.tidy()
+			}
+		})
+	}
+	wg.Wait()
+}

@@ -1,0 +1,121 @@
+//go:build linux
+
+package local
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// child is a sandbox that this provider made: init is a child process of ours,
+// so somebody has to wait for it, and removes what it left at the same time.
+type child struct {
+	id       string
+	detached bool
+	proc     *initProc
+	pidfd    *os.File
+	lifeline *os.File // closing it ends an attached sandbox
+
+	once sync.Once
+	done chan struct{} // closed when nothing is left, or we let go
+	err  error         // of the removal; valid after done
+}
+
+// adopt takes over a sandbox that is complete and, when it is detached, lets
+// it live without us.
+func (p *Provider) adopt(b *builder) error {
+	pidfd, err := openPidfd(b.proc.pid)
+	if err != nil {
+		return err
+	}
+	c := &child{id: b.o.id, detached: b.o.Detached, proc: b.proc, pidfd: pidfd, lifeline: b.lifeline, done: make(chan struct{})}
+	if c.detached {
+		if _, err := c.lifeline.Write([]byte{detachByte}); err != nil {
+			pidfd.Close()
+			return &errdefs.Error{Code: "E2009", Op: "create sandbox", Message: "sandbox ended while it was made", Err: err}
+		}
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		pidfd.Close()
+		return &errdefs.Error{Code: "E8000", Op: "create sandbox", Message: "the provider was closed"}
+	}
+	p.live[c.id] = c
+	p.wg.Add(1)
+	p.mu.Unlock()
+	go p.watch(b.t, c)
+	return nil
+}
+
+// watch waits for the end of init, by whatever cause, and removes the remains.
+func (p *Provider) watch(t *tree, c *child) {
+	defer p.wg.Done()
+	defer close(c.done)
+	err := waitPidfd(c.pidfd)
+	p.mu.Lock()
+	delete(p.live, c.id)
+	p.mu.Unlock()
+	c.lifeline.Close()
+	defer c.pidfd.Close()
+	if err != nil { // letGo
+		keepStray(c.proc.process)
+		return
+	}
+	_, _ = c.proc.process.Wait()
+	if err := t.collectID(c.id); err != nil && !errors.Is(err, errBusy) {
+		c.err = err
+		p.log.Warn("remains of a sandbox not removed", "sandbox_id", c.id, "err", err)
+	}
+}
+
+// letGo ends an attached sandbox and stops watching a detached one.
+func (c *child) letGo(t *tree) {
+	c.once.Do(func() {
+		if c.detached {
+			_ = c.pidfd.SetReadDeadline(time.Unix(1, 0))
+			return
+		}
+		if e, err := t.openEntry(c.id); err == nil {
+			_ = e.noteEnd(endClient)
+			e.close()
+		}
+		_ = c.proc.process.Kill() // an error means that it has ended
+	})
+}
+
+// strays are detached children of providers that were closed. They live on,
+// but when they end while this process lives they have to be waited for.
+var strays struct {
+	sync.Mutex
+	list []*os.Process
+}
+
+func keepStray(p *os.Process) {
+	strays.Lock()
+	defer strays.Unlock()
+	strays.list = append(strays.list, p)
+}
+
+// reapStrays waits for those that have ended; it does not block.
+func reapStrays() {
+	strays.Lock()
+	defer strays.Unlock()
+	keep := strays.list[:0]
+	for _, p := range strays.list {
+		pid, err := unix.Wait4(p.Pid, nil, unix.WNOHANG, nil)
+		if pid == 0 && err == nil {
+			keep = append(keep, p)
+			continue
+		}
+		_ = p.Release()
+	}
+	clear(strays.list[len(keep):])
+	strays.list = keep
+}

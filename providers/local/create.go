@@ -1,0 +1,414 @@
+//go:build linux
+
+package local
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// artifactDir is where artifacts are inside.
+const artifactDir = "/run/sandbox/bin"
+
+// defaultUser runs commands when nobody else is asked for.
+const defaultUser = "user"
+
+// Create makes a sandbox and returns when its runtime answers. Cancelling ctx
+// at any point removes what was made. A repetition with the same RequestID
+// returns the same sandbox while it lives, and the reason of its end
+// afterwards; with other parameters it is E2011.
+func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*providers.Sandbox, error) {
+	const op = "create sandbox"
+	if !p.enter() {
+		return nil, &errdefs.Error{Code: "E8000", Op: op, Message: "the provider is closed"}
+	}
+	defer p.wg.Done()
+	if ctx.Err() != nil {
+		return nil, cancelled(ctx, op)
+	}
+	order, err := p.order(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	t, err := p.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reapStrays()
+	for {
+		if order.requestID != "" {
+			if r, ok := t.ended(order.id); ok && r.Request == order.digest {
+				return nil, t.gone(op, order.id)
+			}
+		}
+		e, lock, err := t.newEntry(order.id)
+		if errors.Is(err, errBusy) {
+			return p.repeated(ctx, t, order)
+		}
+		if err != nil {
+			return nil, &errdefs.Error{Code: "E2000", Op: op, Message: "make the directory of the sandbox", Err: err}
+		}
+		sb, err := p.build(ctx, t, e, lock, order)
+		e.close()
+		if err != nil && ctx.Err() != nil && errdefs.CodeOf(err) == "" {
+			err = cancelled(ctx, op)
+		}
+		return sb, err
+	}
+}
+
+// enter counts a creation in progress; false: the provider is closed.
+func (p *Provider) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.wg.Add(1)
+	return true
+}
+
+// order is a request that was checked, with everything decided that can be
+// before something is made.
+type order struct {
+	providers.CreateRequest
+	id, digest, requestID string
+	network               string
+	limits                limits
+	mapping               mapKind
+	groups                []cgroupPlan
+	degraded              []providers.Degradation
+}
+
+func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*order, error) {
+	o := &order{CreateRequest: req, id: sandboxID(req.RequestID), requestID: req.RequestID, digest: requestDigest(req)}
+	if err := checkRequest(&o.CreateRequest); err != nil {
+		return nil, err
+	}
+	var err error
+	if o.network, err = networkMode(req.Network); err != nil {
+		return nil, err
+	}
+	if o.limits, err = chooseLimits(req.Resources, machineMemory()); err != nil {
+		return nil, err
+	}
+	can, err := probe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	exe, err := runtimeExecutable()
+	if err != nil {
+		return nil, err
+	}
+	o.mapping = can.mapping
+	if o.User == "" {
+		o.User = defaultUser
+	}
+	if o.mapping == mapSingle && o.User != defaultUser {
+		return nil, &errdefs.Error{Code: "E3008", Op: "create sandbox",
+			Message:    "user " + o.User + " is not available: without newuidmap and sub-ids a sandbox has the user " + defaultUser + " only",
+			Suggestion: "install newuidmap and give yourself sub-ids in /etc/subuid and /etc/subgid, or run as root"}
+	}
+	host := p.groups()
+	o.degraded = degradations(host, can, exe.how, o)
+	if err := checkRequire(req.Require, o.degraded); err != nil {
+		return nil, err
+	}
+	o.groups = host.plan(o.id, o.limits.cgroup())
+	return o, nil
+}
+
+// requestDigest identifies the parameters of a request.
+func requestDigest(req providers.CreateRequest) string {
+	req.RequestID = ""
+	b, err := json.Marshal(req) // maps are written in order
+	if err != nil {
+		return ""
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// repeated answers a request whose sandbox is there already.
+func (p *Provider) repeated(ctx context.Context, t *tree, o *order) (*providers.Sandbox, error) {
+	const op = "create sandbox"
+	for deadline := time.Now().Add(killLimit); ; {
+		c, err := t.config(o.id)
+		switch {
+		case err == nil && c.Request != o.digest:
+			return nil, &errdefs.Error{Code: "E2011", Op: op,
+				Message:    "request id was used before, with other parameters, for sandbox " + o.id,
+				Suggestion: "use a new request id for every creation that is not a repetition"}
+		case err == nil:
+			return p.Connect(ctx, o.id, providers.ConnectRequest{})
+		case !errors.Is(absent(err), errGone):
+			return nil, err
+		case time.Now().After(deadline):
+			return nil, &errdefs.Error{Code: "E2009", Op: op, Message: "another process does not finish making sandbox " + o.id}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, cancelled(ctx, op)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// build makes the sandbox in its directory, whose lock the caller passes on.
+// On an error nothing is left.
+func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, o *order) (_ *providers.Sandbox, err error) {
+	b := &builder{p: p, t: t, e: e, o: o}
+	b.keep(lock)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, b.undo())
+		}
+	}()
+	if err := b.prepare(ctx); err != nil {
+		return nil, err
+	}
+	conn, err := b.knock(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	if b.proc, err = launch(ctx, b.spec); err != nil {
+		return nil, err
+	}
+	b.closeFiles()
+	deadline := b.conf.Deadline
+	state := savedState{
+		initID:    newInitID(b.proc.pid, b.proc.startTime),
+		Deadline:  deadline,
+		Report:    p.report(o, b.proc.report),
+		Artifacts: b.artifacts,
+	}
+	if err := e.save(fileState, state); err != nil {
+		return nil, err
+	}
+	if err := answered(ctx, conn); err != nil {
+		return nil, err
+	}
+	if len(o.degraded) > 0 {
+		p.warn.Do(func() {
+			p.log.WarnContext(ctx, "sandboxes of this machine lack protections", "sandbox_id", o.id, "degraded", state.Report.Degraded)
+		})
+	}
+	sb := &providers.Sandbox{
+		ID: o.id, Provider: Name, Template: o.Template, State: providers.StateRunning,
+		CreatedAt: b.saved.CreatedAt, ExpiresAt: wallTime(deadline), Metadata: b.saved.Metadata,
+		Resources: b.saved.Resources, Data: p.endpoint(o.id, providers.Secret(b.conf.Token)),
+		Artifacts: b.artifacts, DefaultUser: o.User,
+	}
+	if err := p.adopt(b); err != nil {
+		return nil, err
+	}
+	return sb, nil
+}
+
+// builder makes one sandbox and knows what to undo.
+type builder struct {
+	p *Provider
+	t *tree
+	e *entry
+	o *order
+
+	saved     savedConfig
+	conf      serveConfig
+	spec      *launchSpec
+	artifacts map[string]string
+	group     *cgroup
+	files     []*os.File // closed when init has its copies
+	lifeline  *os.File   // our end
+	proc      *initProc
+}
+
+func (b *builder) keep(f *os.File) *os.File {
+	b.files = append(b.files, f)
+	return f
+}
+
+func (b *builder) closeFiles() {
+	for _, f := range b.files {
+		f.Close()
+	}
+	b.files = nil
+	if b.group != nil {
+		b.group.close()
+		b.group = nil
+	}
+}
+
+// undo removes everything, whatever state it is in.
+func (b *builder) undo() error {
+	if b.lifeline != nil {
+		b.lifeline.Close()
+	}
+	if b.proc != nil {
+		_ = b.proc.process.Kill() // an error means that it has ended
+		_, _ = b.proc.process.Wait()
+	}
+	// The lock stays ours until the remains are gone; it is the first file.
+	for len(b.files) > 1 {
+		last := len(b.files) - 1
+		b.files[last].Close()
+		b.files = b.files[:last]
+	}
+	if len(b.files) == 0 { // init had the lock
+		err := b.t.collectID(b.o.id)
+		if errors.Is(err, errBusy) {
+			err = nil // somebody else collects
+		}
+		return err
+	}
+	err := b.t.remove(b.e, false)
+	b.closeFiles()
+	if errors.Is(err, errTaken) {
+		err = nil
+	}
+	return err
+}
+
+// prepare makes everything that init is given.
+func (b *builder) prepare(ctx context.Context) error {
+	o := b.o
+	binds, err := b.addArtifacts(ctx)
+	if err != nil {
+		return err
+	}
+	b.saved = savedConfig{
+		ID: o.id, Request: o.digest, Template: o.Template, CreatedAt: time.Now().Round(0), Metadata: o.Metadata,
+		Resources: providers.Resources{CPUMilli: o.limits.cpuMilli, MemoryMiB: o.limits.memory >> 20,
+			DiskMiB: o.limits.scratch >> 20, Processes: o.limits.processes},
+		Detached: o.Detached, User: o.User, Cgroups: planDirs(o.groups), Block: -1,
+	}
+	lease := (*os.File)(nil)
+	if o.mapping == mapBlock {
+		if b.saved.Block, lease, err = leaseBlock(b.t.ids); err != nil {
+			return err
+		}
+		b.keep(lease)
+	}
+	if err := b.e.save(fileConfig, b.saved); err != nil {
+		return err
+	}
+	b.conf = serveConfig{
+		ID: o.id, Token: randomText(32), Env: o.Env, User: o.User, WorkDir: o.WorkDir,
+		Detached: o.Detached, Deadline: bootAfter(o.Lifetime),
+	}
+	if err := b.e.dir.write(fileToken, []byte(b.conf.Token)); err != nil {
+		return err
+	}
+	b.spec = &launchSpec{
+		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network,
+		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.expose,
+		lock: b.files[0], cpus: o.limits.affinity(),
+	}
+	if err := b.openFiles(lease); err != nil {
+		return err
+	}
+	if err := b.limit(); err != nil {
+		return err
+	}
+	b.spec.config, err = json.Marshal(b.conf)
+	return err
+}
+
+func (b *builder) addArtifacts(ctx context.Context) ([]bind, error) {
+	if len(b.o.Artifacts) == 0 {
+		return nil, nil
+	}
+	b.artifacts = map[string]string{}
+	var binds []bind
+	for _, a := range b.o.Artifacts {
+		source, err := b.p.store.add(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		target := artifactDir + "/" + a.Digest
+		if _, dup := b.artifacts[a.Digest]; !dup {
+			b.artifacts[a.Digest] = target
+			binds = append(binds, bind{source: source, target: target, exec: true})
+		}
+	}
+	return binds, nil
+}
+
+// openFiles makes the sockets and files that init gets open: it cannot reach
+// the directory of its sandbox.
+func (b *builder) openFiles(lease *os.File) error {
+	var err error
+	open := func(to **os.File, f func() (*os.File, error)) {
+		if err != nil {
+			return
+		}
+		if *to, err = f(); err == nil {
+			b.keep(*to)
+		}
+	}
+	var note *os.File
+	create := func(name string) func() (*os.File, error) {
+		return func() (*os.File, error) {
+			return b.e.dir.open(name, unix.O_WRONLY|unix.O_CREAT|unix.O_APPEND, 0o600)
+		}
+	}
+	open(&b.spec.listener, func() (*os.File, error) { return b.e.listen(fileRuntime) })
+	open(&b.spec.control, func() (*os.File, error) { return b.e.listen(fileControl) })
+	open(&b.spec.log, create(fileLog))
+	open(&note, create(fileEnd))
+	if lease == nil {
+		open(&lease, func() (*os.File, error) { return os.Open(os.DevNull) })
+	}
+	open(&b.spec.lifeline, func() (*os.File, error) {
+		var p [2]int
+		if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+			return nil, err
+		}
+		b.lifeline = os.NewFile(uintptr(p[1]), "lifeline")
+		return os.NewFile(uintptr(p[0]), "lifeline"), nil
+	})
+	b.spec.extra = []*os.File{extraNote: note, extraLease: lease}
+	return err
+}
+
+// limit makes the control groups, and sets what replaces those that are not
+// to be had.
+func (b *builder) limit() error {
+	o := b.o
+	host := b.p.groups()
+	if len(o.groups) > 0 {
+		g, err := createCgroups(o.groups, o.limits.cgroup())
+		if err != nil {
+			return err
+		}
+		b.group, b.spec.cgroup = g, g
+		for _, f := range g.files {
+			b.spec.extra = append(b.spec.extra, f.File)
+			b.conf.Groups = append(b.conf.Groups, f.kind)
+		}
+	}
+	if host.mechanism(limitMemory) == "" {
+		b.conf.SampleMemory = o.limits.memory
+	}
+	if host.mechanism(limitPids) == "" {
+		b.spec.nprocLimit = o.limits.processes
+	}
+	if host.mechanism(limitCPU) == "" {
+		b.spec.affinity = o.limits.affinity()
+	}
+	return nil
+}
+
+func (l limits) cgroup() cgroupLimits {
+	return cgroupLimits{memory: l.memory, pids: l.processes, cpuMilli: l.cpuMilli}
+}

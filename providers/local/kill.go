@@ -1,0 +1,100 @@
+//go:build linux
+
+package local
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Kill ends a sandbox and returns when nothing is left of it: no process,
+// control group or file. An id that is not there, or not any more, is E2020.
+func (p *Provider) Kill(ctx context.Context, id string) error {
+	const op = "kill sandbox"
+	if err := checkID(op, id); err != nil {
+		return err
+	}
+	t, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := t.living(ctx, op, id)
+	if err != nil {
+		return notThere(op, err)
+	}
+	defer e.close()
+	_ = e.noteEnd(endKilled) // without the note the end counts as a crash
+	p.mu.Lock()
+	c := p.live[id]
+	p.mu.Unlock()
+	if c != nil {
+		return c.kill(ctx)
+	}
+	return t.kill(ctx, e)
+}
+
+// notThere makes E2020 of every error that says that a sandbox has ended.
+func notThere(op string, err error) error {
+	switch errdefs.CodeOf(err) {
+	case "E2021", "E2022", "E2023":
+		return &errdefs.Error{Code: "E2020", Op: op, Message: "no such sandbox any more", Err: err}
+	}
+	return err
+}
+
+// kill ends a child of ours; watch removes it.
+func (c *child) kill(ctx context.Context) error {
+	_ = c.proc.process.Kill() // an error means that it has ended
+	select {
+	case <-c.done:
+		return c.err
+	case <-ctx.Done():
+		return cancelled(ctx, "kill sandbox")
+	}
+}
+
+// kill ends a sandbox that another process made, or is making.
+func (t *tree) kill(ctx context.Context, e *entry) error {
+	const op = "kill sandbox"
+	for deadline := time.Now().Add(killLimit); ; {
+		if err := e.kill(ctx); err != nil {
+			return err
+		}
+		err := t.collectID(e.id)
+		if !errors.Is(err, errBusy) {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return &errdefs.Error{Code: "E8000", Op: op, Message: "sandbox " + e.id + " does not end", Suggestion: "try again"}
+		}
+		select {
+		case <-ctx.Done():
+			return cancelled(ctx, op)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// kill sends init the end by the surest way there is. While the sandbox is
+// being made there may be none yet.
+func (e *entry) kill(ctx context.Context) error {
+	var state savedState
+	if err := absent(e.load(fileState, &state)); err != nil && !errors.Is(err, errGone) {
+		return err
+	}
+	f, err := state.open()
+	if err == nil {
+		defer f.Close()
+		return endPidfd(f, killLimit)
+	}
+	if errors.Is(err, errGone) && state.PID != 0 {
+		return nil
+	}
+	actx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	_, _ = e.control(actx, controlRequest{Op: opKill}) // not there yet, or not any more: the caller looks again
+	return nil
+}

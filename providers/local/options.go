@@ -1,0 +1,246 @@
+//go:build linux
+
+package local
+
+import (
+	"fmt"
+	"math"
+	"path"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Lifetimes. There is no maximum: the machine is the user's own.
+const (
+	minLifetime     = time.Second
+	defaultLifetime = 5 * time.Minute
+)
+
+// Bounds of one request, so that a mistake is an error and not a full disk.
+const (
+	maxEnvBytes      = 1 << 20
+	maxMetadataBytes = 64 << 10
+	maxArtifacts     = 16
+	maxNameBytes     = 256
+)
+
+// Limits that apply when nothing is asked for. Memory is half of the machine
+// when that is less. A limit of processes is always there: a fork bomb must not
+// be able to take the machine down.
+const (
+	defaultMemory    = 2 << 30
+	defaultProcesses = 512
+	defaultScratch   = 512 << 20
+
+	minMemory    = 64 << 20 // the runtime itself needs about 20 MiB
+	minScratch   = 1 << 20
+	minCPUMilli  = 50 // the kernel's smallest quota is 1 ms of 100 ms
+	minProcesses = 8
+	maxProcesses = 1 << 20
+)
+
+// limits are the limits of one sandbox, all of them set but cpuMilli.
+type limits struct {
+	memory, scratch, processes int64
+	cpuMilli                   int64 // zero: all processors
+}
+
+func badOption(message, suggestion string) error {
+	return &errdefs.Error{Code: "E2011", Op: "create sandbox", Message: message, Suggestion: suggestion}
+}
+
+// clip shortens text of a user for a message.
+func clip(s string) string {
+	if len(s) > 80 {
+		return s[:80] + "…"
+	}
+	return s
+}
+
+// checkRequest refuses what this provider cannot do, before anything is made,
+// and fills in what is left open.
+func checkRequest(r *providers.CreateRequest) error {
+	switch r.Template {
+	case "", "base":
+		r.Template = "base"
+	default:
+		return &errdefs.Error{Code: "E2001", Op: "create sandbox",
+			Message:    fmt.Sprintf("template %q is not known to provider local", clip(r.Template)),
+			Suggestion: "use the template base"}
+	}
+	if r.Lifetime == 0 {
+		r.Lifetime = defaultLifetime
+	}
+	if err := checkLifetime("create sandbox", r.Lifetime); err != nil {
+		return err
+	}
+	if len(r.RequestID) > maxNameBytes {
+		return badOption(fmt.Sprintf("request id has %d bytes; at most %d", len(r.RequestID), maxNameBytes), "")
+	}
+	if err := checkEnv(r.Env); err != nil {
+		return err
+	}
+	if err := checkMetadata(r.Metadata); err != nil {
+		return err
+	}
+	if err := checkUser(r.User); err != nil {
+		return err
+	}
+	if r.WorkDir != "" && (!path.IsAbs(r.WorkDir) || strings.ContainsRune(r.WorkDir, 0) || len(r.WorkDir) > 4095) {
+		return badOption(fmt.Sprintf("working directory %q is not an absolute path", clip(r.WorkDir)), "")
+	}
+	if len(r.Artifacts) > maxArtifacts {
+		return badOption(fmt.Sprintf("%d artifacts; at most %d", len(r.Artifacts), maxArtifacts), "")
+	}
+	for _, a := range r.Artifacts {
+		if !path.IsAbs(a.Path) {
+			return badOption(fmt.Sprintf("artifact path %q is not absolute", clip(a.Path)), "")
+		}
+	}
+	return nil
+}
+
+func checkLifetime(op string, d time.Duration) error {
+	if d >= minLifetime {
+		return nil
+	}
+	return &errdefs.Error{Code: "E2011", Op: op,
+		Message:    fmt.Sprintf("lifetime %v is below the minimum %v of provider local", d, minLifetime),
+		Suggestion: "durations carry a unit, as in 5*time.Minute; to end a sandbox now, kill it"}
+}
+
+func checkEnv(env map[string]string) error {
+	size := 0
+	for k, v := range env {
+		if k == "" || strings.ContainsAny(k, "=\x00") || strings.ContainsRune(v, 0) {
+			return badOption(fmt.Sprintf("environment variable %q: names are not empty and hold no = and NUL, values no NUL", clip(k)), "")
+		}
+		size += len(k) + len(v) + 2
+	}
+	if size > maxEnvBytes {
+		return badOption(fmt.Sprintf("environment has %d bytes; at most %d", size, maxEnvBytes), "pass large values as a file")
+	}
+	return nil
+}
+
+func checkMetadata(m map[string]string) error {
+	size := 0
+	for k, v := range m {
+		if k == "" {
+			return badOption("metadata has an empty key", "")
+		}
+		size += len(k) + len(v)
+	}
+	if size > maxMetadataBytes {
+		return badOption(fmt.Sprintf("metadata has %d bytes; at most %d", size, maxMetadataBytes), "")
+	}
+	return nil
+}
+
+var userForm = regexp.MustCompile(`^[a-z_][a-z0-9_.-]{0,31}$`)
+
+func checkUser(u string) error {
+	if u == "" || userForm.MatchString(u) {
+		return nil
+	}
+	return badOption(fmt.Sprintf("user %q is not a user name", clip(u)), "use user or root")
+}
+
+// networkMode picks the mode of a policy.
+func networkMode(n *providers.NetworkPolicy) (string, error) {
+	if n == nil || n.Mode == "" && len(n.Allow) == 0 {
+		return netLoopback, nil
+	}
+	refused := func(what string) error {
+		return &errdefs.Error{Code: "E8004", Op: "create sandbox",
+			Message:    "provider local has no network mode " + what + "; it has none, loopback and host",
+			Suggestion: "host shares the network of this machine, its loopback and metadata addresses included, and must be asked for by that name"}
+	}
+	switch n.Mode {
+	case netNone, netLoopback, netHost:
+		if len(n.Allow) > 0 {
+			return "", badOption("network mode "+n.Mode+" takes no list of addresses", "")
+		}
+		return n.Mode, nil
+	case "all":
+		return "", refused("all")
+	case "", "list":
+		return "", refused("list")
+	}
+	return "", badOption(fmt.Sprintf("network mode %q is unknown; provider local has none, loopback and host", clip(n.Mode)), "")
+}
+
+// chooseLimits fills in defaults and refuses what the machine does not have.
+func chooseLimits(r providers.Resources, machine int64) (limits, error) {
+	l := limits{
+		memory:    min(defaultMemory, max(machine/2, minMemory)),
+		processes: defaultProcesses,
+		cpuMilli:  r.CPUMilli,
+	}
+	var err error
+	check := func(name, unit string, v, lo, hi int64) {
+		if err == nil && v != 0 && (v < lo || v > hi) {
+			err = badOption(fmt.Sprintf("%s %d %s is out of range: %d to %d on this machine", name, v, unit, lo, hi), "")
+		}
+	}
+	check("cpu", "thousandths of a processor", r.CPUMilli, minCPUMilli, int64(runtime.NumCPU())*1000)
+	check("memory", "MiB", r.MemoryMiB, minMemory>>20, max(machine>>20, minMemory>>20))
+	check("processes", "", r.Processes, minProcesses, maxProcesses)
+	if err != nil {
+		return limits{}, err
+	}
+	if r.MemoryMiB != 0 {
+		l.memory = r.MemoryMiB << 20
+	}
+	if r.Processes != 0 {
+		l.processes = r.Processes
+	}
+	// Files are kept in memory: a full scratch must be "no space left" and not
+	// the end of a process at the memory limit.
+	l.scratch = min(defaultScratch, l.memory/2)
+	if r.DiskMiB != 0 {
+		if r.DiskMiB < minScratch>>20 || r.DiskMiB > math.MaxInt64>>20 || r.DiskMiB<<20 > l.memory/2 {
+			return limits{}, badOption(fmt.Sprintf("disk %d MiB is out of range: %d to %d, half of the memory limit, which holds the files",
+				r.DiskMiB, minScratch>>20, l.memory/2>>20), "raise the memory of the sandbox too")
+		}
+		l.scratch = r.DiskMiB << 20
+	}
+	return l, nil
+}
+
+// affinity is the number of processors that is enough for cpuMilli.
+func (l limits) affinity() int {
+	if l.cpuMilli == 0 {
+		return 0
+	}
+	return int((l.cpuMilli + 999) / 1000)
+}
+
+// protections are the names that CreateRequest.Require may hold. Those of the
+// first line never degrade.
+var protections = []string{
+	"userns", "root", "seccomp", "scratch", "disk",
+	"memory", "pids", "cpu", "landlock", "users", "executable", "network",
+}
+
+// checkRequire refuses a creation that would lack a protection.
+func checkRequire(require []string, degraded []providers.Degradation) error {
+	for _, name := range require {
+		if !slices.Contains(protections, name) {
+			return badOption(fmt.Sprintf("required protection %q is unknown; there are %s", clip(name), strings.Join(protections, ", ")), "")
+		}
+		for _, d := range degraded {
+			if d.What == name {
+				return &errdefs.Error{Code: "E2012", Op: "create sandbox",
+					Message: "protection " + name + " is required and cannot be enforced here: " + d.Why, Suggestion: d.Remedy}
+			}
+		}
+	}
+	return nil
+}

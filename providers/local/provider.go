@@ -1,0 +1,482 @@
+//go:build linux
+
+package local
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Name is the name under which the provider is registered.
+const Name = "local"
+
+func init() {
+	providers.Register(Name, func(c providers.Config) (providers.Provider, error) {
+		p, err := New(c)
+		if err != nil {
+			return nil, err
+		}
+		return p, nil
+	})
+}
+
+// Settings of providers.Config.
+const (
+	// settingCgroupParent is a control group, as a path below the root of each
+	// hierarchy, in which groups for sandboxes are made.
+	settingCgroupParent = "cgroup_parent"
+
+	// settingExpose lists host directories that sandboxes see read-only at
+	// the same place, separated by colons.
+	settingExpose = "expose"
+)
+
+// Provider makes sandboxes on this machine. It is safe for concurrent use, and
+// any number of providers and processes may use one state directory at once.
+type Provider struct {
+	log    *slog.Logger
+	root   string
+	expose []string
+	groups func() *cgroupHost
+	warn   sync.Once // the first degraded creation logs one line
+
+	openMu sync.Mutex
+	tree   *tree  // guarded by openMu until it is set; then it does not change
+	store  *store // set with tree
+
+	mu     sync.Mutex
+	closed bool
+	live   map[string]*child // made by this provider and not ended
+	wg     sync.WaitGroup    // one for each of live, one for each Create
+}
+
+var (
+	_ providers.Provider      = (*Provider)(nil)
+	_ providers.Reporter      = (*Provider)(nil)
+	_ providers.ArtifactStore = (*Provider)(nil)
+)
+
+// New makes a provider. It touches nothing yet: the state directory is opened
+// by the first method that needs it, which also removes what dead sandboxes
+// left there.
+func New(c providers.Config) (*Provider, error) {
+	p := &Provider{log: c.Logger, root: c.StateDir, live: map[string]*child{}}
+	if p.log == nil {
+		p.log = slog.New(slog.DiscardHandler)
+	}
+	if p.root == "" {
+		root, err := defaultStateRoot()
+		if err != nil {
+			return nil, err
+		}
+		p.root = root
+	}
+	if !filepath.IsAbs(p.root) {
+		return nil, setting(fmt.Sprintf("state directory %q is not absolute", clip(p.root)))
+	}
+	for _, k := range slices.Sorted(maps.Keys(c.Settings)) {
+		v := c.Settings[k]
+		switch k {
+		case settingCgroupParent:
+			if v != "" && !filepath.IsAbs(v) {
+				return nil, setting(k + " must start with a slash")
+			}
+		case settingExpose:
+			for dir := range strings.SplitSeq(v, ":") {
+				if dir == "" {
+					continue
+				}
+				if !filepath.IsAbs(dir) {
+					return nil, setting(fmt.Sprintf("%s: %q is not absolute", k, clip(dir)))
+				}
+				p.expose = append(p.expose, filepath.Clean(dir))
+			}
+		default:
+			return nil, setting(fmt.Sprintf("unknown setting %q; there are %s, %s", clip(k), settingCgroupParent, settingExpose))
+		}
+	}
+	parent := c.Settings[settingCgroupParent]
+	p.groups = sync.OnceValue(func() *cgroupHost { return findCgroups(parent) })
+	return p, nil
+}
+
+func setting(message string) error {
+	return &errdefs.Error{Code: "E8007", Op: "open provider local", Message: message}
+}
+
+// Name is "local".
+func (p *Provider) Name() string { return Name }
+
+// Capabilities says what the provider can do. A lifetime has no maximum.
+func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error) {
+	return providers.Capabilities{
+		Set:      map[providers.Capability]bool{providers.CapDetached: true, providers.CapMetadataFilter: true},
+		Lifetime: providers.LifetimeRange{Min: minLifetime, Default: defaultLifetime},
+		Networks: []string{netNone, netLoopback, netHost},
+	}, nil
+}
+
+// HostArtifacts is true: Create binds CreateRequest.Artifacts into the sandbox.
+func (p *Provider) HostArtifacts() bool { return true }
+
+// open opens the state directory, once, and collects.
+func (p *Provider) open(ctx context.Context) (*tree, error) {
+	p.mu.Lock()
+	closed := p.closed
+	p.mu.Unlock()
+	if closed {
+		return nil, &errdefs.Error{Code: "E8000", Op: "use provider local", Message: "the provider is closed"}
+	}
+	p.openMu.Lock()
+	defer p.openMu.Unlock()
+	if p.tree != nil {
+		return p.tree, nil
+	}
+	t, err := openTree(p.root)
+	if err != nil {
+		return nil, err
+	}
+	p.tree, p.store = t, &store{dir: t.bin, path: filepath.Join(t.path, "bin")}
+	if err := p.collect(ctx); err != nil {
+		p.log.WarnContext(ctx, "remains of dead sandboxes not removed", "err", err)
+	}
+	return t, nil
+}
+
+func (p *Provider) collect(ctx context.Context) error {
+	return errors.Join(p.tree.collect(ctx), p.store.collect(time.Now().Add(-storeKeep)))
+}
+
+// GC removes what sandboxes that are dead left behind: directories, control
+// groups and leases; and executables that were not used for seven days. Every
+// provider does so when it first opens its state directory.
+func (p *Provider) GC(ctx context.Context) error {
+	if _, err := p.open(ctx); err != nil {
+		return err
+	}
+	err := p.collect(ctx)
+	p.groups().tidy()
+	return err
+}
+
+// Close ends the attached sandboxes of this provider and waits until nothing
+// is left of them. Detached ones live on.
+func (p *Provider) Close() error {
+	p.mu.Lock()
+	p.closed = true
+	live := slices.Collect(maps.Values(p.live))
+	p.mu.Unlock()
+	for _, c := range live {
+		c.letGo(p.tree) // set: a sandbox was made
+	}
+	p.wg.Wait()
+	p.openMu.Lock()
+	defer p.openMu.Unlock()
+	if p.tree == nil {
+		return nil
+	}
+	p.tree.close()
+	p.tree = nil
+	p.groups().tidy()
+	var errs []error
+	for _, c := range live {
+		errs = append(errs, c.err)
+	}
+	return errors.Join(errs...)
+}
+
+// Get describes one sandbox.
+func (p *Provider) Get(ctx context.Context, id string) (*providers.Sandbox, error) {
+	return p.find(ctx, "get sandbox", id)
+}
+
+// find describes a sandbox that is there; what is left of a dead one it
+// removes.
+func (p *Provider) find(ctx context.Context, op, id string) (*providers.Sandbox, error) {
+	if err := checkID(op, id); err != nil {
+		return nil, err
+	}
+	t, err := p.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e, err := t.living(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	sb, err := p.describe(ctx, e)
+	if errors.Is(err, errGone) {
+		return nil, t.settle(ctx, op, id)
+	}
+	return sb, err
+}
+
+// living opens the entry of a sandbox whose init lives.
+func (t *tree) living(ctx context.Context, op, id string) (*entry, error) {
+	switch err := t.collectID(id); {
+	case err == nil:
+		return nil, t.gone(op, id)
+	case !errors.Is(err, errBusy):
+		return nil, err
+	}
+	e, err := t.openEntry(id)
+	if err != nil {
+		return nil, t.settle(ctx, op, id)
+	}
+	return e, nil
+}
+
+// settle waits until a sandbox that is on its way out is gone and returns the
+// error that says why.
+func (t *tree) settle(ctx context.Context, op, id string) error {
+	for deadline := time.Now().Add(killLimit); ; {
+		err := t.collectID(id)
+		if err == nil {
+			return t.gone(op, id)
+		}
+		if !errors.Is(err, errBusy) {
+			return err
+		}
+		if time.Now().After(deadline) {
+			return &errdefs.Error{Code: "E8000", Op: op, Message: "sandbox " + id + " neither answers nor ends",
+				Suggestion: "kill it"}
+		}
+		select {
+		case <-ctx.Done():
+			return cancelled(ctx, op)
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+func cancelled(ctx context.Context, op string) error {
+	code := errdefs.Code("E5004")
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		code = "E5002"
+	}
+	return &errdefs.Error{Code: code, Op: op, Message: "given up", Err: context.Cause(ctx)}
+}
+
+// answerLimit bounds how long init may take for an answer about itself.
+const answerLimit = 2 * time.Second
+
+// describe asks init and the files about a sandbox. errGone: it has ended.
+func (p *Provider) describe(ctx context.Context, e *entry) (*providers.Sandbox, error) {
+	var conf savedConfig
+	if err := e.load(fileConfig, &conf); err != nil {
+		return nil, absent(err)
+	}
+	return p.describeAs(ctx, e, conf)
+}
+
+func (p *Provider) describeAs(ctx context.Context, e *entry, conf savedConfig) (*providers.Sandbox, error) {
+	sb := &providers.Sandbox{
+		ID: e.id, Provider: Name, Template: conf.Template, State: providers.StateStarting,
+		CreatedAt: conf.CreatedAt, Metadata: conf.Metadata, Resources: conf.Resources, DefaultUser: conf.User,
+	}
+	var state savedState
+	switch err := absent(e.load(fileState, &state)); {
+	case errors.Is(err, errGone):
+		return sb, nil // its creator has not finished
+	case err != nil:
+		return nil, err
+	}
+	actx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	a, err := e.control(actx, controlRequest{Op: opInfo})
+	switch {
+	case err == nil:
+		sb.State = providers.StateRunning
+		sb.ExpiresAt = wallTime(a.Deadline)
+	case ctx.Err() != nil:
+		return nil, cancelled(ctx, "ask sandbox")
+	case actx.Err() != nil:
+		sb.State = providers.StateUnknown // it lives and does not answer
+		sb.ExpiresAt = wallTime(state.Deadline)
+		return sb, nil
+	default:
+		return nil, errGone
+	}
+	sb.Artifacts = state.Artifacts
+	token, err := e.token()
+	if err != nil {
+		return nil, absent(err)
+	}
+	sb.Data = p.endpoint(e.id, token)
+	return sb, nil
+}
+
+// List returns one page, newest first. Without States it holds running
+// sandboxes and those that do not answer, not those still being made.
+func (p *Provider) List(ctx context.Context, req providers.ListRequest) (*providers.Page, error) {
+	const op = "list sandboxes"
+	limit := req.Limit
+	switch {
+	case limit == 0:
+		limit = 100
+	case limit < 0 || limit > 1000:
+		return nil, &errdefs.Error{Code: "E2011", Op: op, Message: fmt.Sprintf("limit %d is out of range: 1 to 1000", limit)}
+	}
+	after, err := parsePageToken(req.Token)
+	if err != nil {
+		return nil, err
+	}
+	t, err := p.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	found, err := t.list(req.Metadata, after)
+	if err != nil {
+		return nil, err
+	}
+	page := &providers.Page{}
+	for i, c := range found {
+		if ctx.Err() != nil {
+			return nil, cancelled(ctx, op)
+		}
+		if len(page.Sandboxes) == limit {
+			page.Next = pageTokenOf(found[i-1])
+			break
+		}
+		sb, err := p.listed(ctx, t, c)
+		if err != nil {
+			return nil, err
+		}
+		if sb != nil && wantState(req.States, sb.State) {
+			page.Sandboxes = append(page.Sandboxes, sb)
+		}
+	}
+	return page, nil
+}
+
+// listed describes one entry of a list; nil when the sandbox has ended.
+func (p *Provider) listed(ctx context.Context, t *tree, c savedConfig) (*providers.Sandbox, error) {
+	if err := t.collectID(c.ID); !errors.Is(err, errBusy) {
+		return nil, err
+	}
+	e, err := t.openEntry(c.ID)
+	if err != nil {
+		return nil, nil
+	}
+	defer e.close()
+	sb, err := p.describeAs(ctx, e, c)
+	if errors.Is(err, errGone) {
+		return nil, nil
+	}
+	return sb, err
+}
+
+func wantState(want []providers.State, s providers.State) bool {
+	if len(want) == 0 {
+		return s != providers.StateStarting && s != providers.StateStopped
+	}
+	return slices.Contains(want, s)
+}
+
+// Connect returns a sandbox of any process of this user, with its endpoint.
+func (p *Provider) Connect(ctx context.Context, id string, req providers.ConnectRequest) (*providers.Sandbox, error) {
+	const op = "connect to sandbox"
+	if req.Lifetime != 0 {
+		if err := checkLifetime(op, req.Lifetime); err != nil {
+			return nil, err
+		}
+	}
+	for {
+		sb, err := p.find(ctx, op, id)
+		if err != nil {
+			return nil, err
+		}
+		switch sb.State {
+		case providers.StateRunning:
+			if req.Lifetime != 0 {
+				return sb, p.move(ctx, op, sb, controlRequest{Op: opExtend, Lifetime: req.Lifetime})
+			}
+			return sb, nil
+		case providers.StateStarting:
+			select { // its creator finishes, or dies and with it the sandbox
+			case <-ctx.Done():
+				return nil, cancelled(ctx, op)
+			case <-time.After(5 * time.Millisecond):
+			}
+		default:
+			return nil, &errdefs.Error{Code: "E2009", Op: op, Message: "sandbox " + id + " does not answer", Suggestion: "try again, or kill it"}
+		}
+	}
+}
+
+// SetLifetime moves the end to d from now, to later or to sooner.
+func (p *Provider) SetLifetime(ctx context.Context, id string, d time.Duration) (*providers.Sandbox, error) {
+	const op = "set lifetime"
+	if err := checkLifetime(op, d); err != nil {
+		return nil, err
+	}
+	sb, err := p.find(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.move(ctx, op, sb, controlRequest{Op: opLifetime, Lifetime: d}); err != nil {
+		return nil, err
+	}
+	return sb, nil
+}
+
+// move asks init to move the end and notes the new one in sb.
+func (p *Provider) move(ctx context.Context, op string, sb *providers.Sandbox, req controlRequest) error {
+	t, err := p.open(ctx)
+	if err != nil {
+		return err
+	}
+	e, err := t.openEntry(sb.ID)
+	if err != nil {
+		return t.settle(ctx, op, sb.ID)
+	}
+	defer e.close()
+	a, err := e.control(ctx, req)
+	switch {
+	case err == nil:
+		sb.ExpiresAt = wallTime(a.Deadline)
+		return nil
+	case ctx.Err() != nil:
+		return cancelled(ctx, op)
+	case errdefs.CodeOf(err) != "":
+		return err
+	}
+	return t.settle(ctx, op, sb.ID)
+}
+
+// Report says how the sandbox is isolated.
+func (p *Provider) Report(ctx context.Context, id string) (*providers.Report, error) {
+	const op = "report on sandbox"
+	if err := checkID(op, id); err != nil {
+		return nil, err
+	}
+	t, err := p.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e, err := t.living(ctx, op, id)
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	var state savedState
+	if err := e.load(fileState, &state); err != nil {
+		if errors.Is(absent(err), errGone) {
+			return nil, &errdefs.Error{Code: "E2009", Op: op, Message: "sandbox " + id + " is still being made"}
+		}
+		return nil, err
+	}
+	return &state.Report, nil
+}

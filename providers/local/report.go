@@ -1,0 +1,83 @@
+//go:build linux
+
+package local
+
+import (
+	"fmt"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+)
+
+// Mechanisms that stand in for a control group.
+const (
+	byCgroup1  = "cgroup1"
+	byCgroup2  = "cgroup2"
+	bySampling = "sampled"
+	byRlimit   = "rlimit"
+	byAffinity = "affinity"
+	unlimited  = "none"
+)
+
+const groupRemedy = "run as root, or below a control group that is delegated to you: systemd-run --user --scope -p Delegate=yes PROGRAM"
+
+// degradations lists what this machine does not let us enforce for o. It is
+// known before anything runs.
+func degradations(host *cgroupHost, can *probeResult, exe string, o *order) []providers.Degradation {
+	var out []providers.Degradation
+	add := func(what, why, remedy string) {
+		out = append(out, providers.Degradation{What: what, Why: why, Remedy: remedy})
+	}
+	if host.mechanism(limitMemory) == "" {
+		add("memory", "no control group: "+host.why[limitMemory]+"; memory is sampled ten times a second and the largest command killed above the limit", groupRemedy)
+	}
+	if host.mechanism(limitPids) == "" {
+		add("pids", "no control group: "+host.why[limitPids]+"; RLIMIT_NPROC limits each user of the sandbox", groupRemedy)
+	}
+	if o.limits.cpuMilli != 0 && host.mechanism(limitCPU) == "" {
+		add("cpu", fmt.Sprintf("no control group: %s; commands are kept on %d processors instead", host.why[limitCPU], o.limits.affinity()), groupRemedy)
+	}
+	if can.landlock == 0 {
+		add("landlock", "the kernel has no Landlock, or it is not enabled; mounts alone decide what can be reached", "use a kernel of 5.13 or later with landlock in its list of security modules")
+	}
+	if o.mapping == mapSingle {
+		add("users", "newuidmap or sub-ids are missing; everything runs as the one user "+defaultUser, "install newuidmap and give yourself sub-ids in /etc/subuid and /etc/subgid, or run as root")
+	}
+	if exe == exePlain {
+		add("executable", "the runtime's executable is not protected by a copy; only that pid 1 is not dumpable keeps it out of reach", "run on a kernel of 5.12 or later, or one with memfd_create")
+	}
+	if o.network == netHost {
+		add("network", "network host was asked for: this machine's loopback, abstract sockets and metadata address can be reached", "use network loopback or none")
+	}
+	return out
+}
+
+// report joins what the construction says with how limits are enforced.
+func (p *Provider) report(o *order, c constructed) providers.Report {
+	host := p.groups()
+	or := func(limit, otherwise string) string {
+		if m := host.mechanism(limit); m != "" {
+			return m
+		}
+		return otherwise
+	}
+	r := providers.Report{
+		Engine: "native", UserNS: c.userns, Root: c.root, Scratch: c.scratch, Network: c.network,
+		Seccomp: c.seccomp, Landlock: "none", Executable: c.exe, Freezer: "none", Degraded: o.degraded,
+		Limits: map[string]string{
+			"memory": or(limitMemory, bySampling),
+			"pids":   or(limitPids, byRlimit),
+			"cpu":    unlimited,
+			"disk":   c.scratch,
+		},
+	}
+	if o.limits.cpuMilli != 0 {
+		r.Limits["cpu"] = or(limitCPU, byAffinity)
+	}
+	if c.landlock > 0 {
+		r.Landlock = fmt.Sprint(c.landlock)
+	}
+	for _, w := range c.warnings {
+		r.Degraded = append(r.Degraded, providers.Degradation{What: "root", Why: w, Remedy: "expose less"})
+	}
+	return r
+}

@@ -88,14 +88,20 @@ func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // result is what a Start stream brought.
 type result struct {
-	pid            uint32
-	stdout, stderr string
-	end            *pb.ProcessEvent_EndEvent
-	trailer        http.Header
+	pid             uint32
+	stdout, stderr  string
+	keepalives      int
+	end             *pb.ProcessEvent_EndEvent
+	header, trailer http.Header
 }
 
 // run starts a command and follows it to its end.
 func (r *rig) run(ctx context.Context, msg *pb.StartRequest, headers ...string) (*result, error) {
+	return r.runWith(ctx, msg, nil, headers...)
+}
+
+// runWith calls on with the pid, and the standard output so far, after each event.
+func (r *rig) runWith(ctx context.Context, msg *pb.StartRequest, on func(pid uint32, out string), headers ...string) (*result, error) {
 	req := connect.NewRequest(msg)
 	for i := 0; i+1 < len(headers); i += 2 {
 		req.Header().Set(headers[i], headers[i+1])
@@ -107,14 +113,9 @@ func (r *rig) run(ctx context.Context, msg *pb.StartRequest, headers ...string) 
 	defer stream.Close()
 	res := &result{}
 	for stream.Receive() {
-		switch e := stream.Msg().GetEvent().GetEvent().(type) {
-		case *pb.ProcessEvent_Start:
-			res.pid = e.Start.GetPid()
-		case *pb.ProcessEvent_Data:
-			res.stdout += string(e.Data.GetStdout())
-			res.stderr += string(e.Data.GetStderr())
-		case *pb.ProcessEvent_End:
-			res.end = e.End
+		res.add(stream.Msg().GetEvent())
+		if on != nil {
+			on(res.pid, res.stdout)
 		}
 	}
 	res.trailer = stream.ResponseTrailer()
@@ -125,6 +126,44 @@ func (r *rig) run(ctx context.Context, msg *pb.StartRequest, headers ...string) 
 		return res, errors.New("stream ended without an end event")
 	}
 	return res, nil
+}
+
+func (res *result) add(e *pb.ProcessEvent) {
+	switch e := e.GetEvent().(type) {
+	case *pb.ProcessEvent_Start:
+		res.pid = e.Start.GetPid()
+	case *pb.ProcessEvent_Data:
+		res.stdout += string(e.Data.GetStdout())
+		res.stderr += string(e.Data.GetStderr())
+	case *pb.ProcessEvent_Keepalive:
+		res.keepalives++
+	case *pb.ProcessEvent_End:
+		res.end = e.End
+	}
+}
+
+// connect follows the process with this number to its end.
+func (r *rig) connect(ctx context.Context, pid uint32) (*result, error) {
+	stream, err := r.process.Connect(ctx, connect.NewRequest(&pb.ConnectRequest{Process: byPid(pid)}))
+	if err != nil {
+		return nil, err
+	}
+	defer stream.Close()
+	res := &result{}
+	for stream.Receive() {
+		res.add(stream.Msg().GetEvent())
+	}
+	res.header, res.trailer = stream.ResponseHeader(), stream.ResponseTrailer()
+	return res, stream.Err()
+}
+
+func (r *rig) signal(ctx context.Context, pid uint32, sig pb.Signal) error {
+	_, err := r.process.SendSignal(ctx, connect.NewRequest(&pb.SendSignalRequest{Process: byPid(pid), Signal: sig}))
+	return err
+}
+
+func byPid(pid uint32) *pb.ProcessSelector {
+	return &pb.ProcessSelector{Selector: &pb.ProcessSelector_Pid{Pid: pid}}
 }
 
 func sh(script string) *pb.StartRequest {

@@ -1,0 +1,458 @@
+package gen
+
+import (
+	"context"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/agent-sandbox/sandbox-go/gen/directive"
+)
+
+// model is everything emission needs to know about a package.
+type model struct {
+	path, name string
+	functions  []*function // by name
+	errors     []errorEntry
+	names      map[string]string // import path → name in the output
+	real       map[string]string // import path → the package's own name
+	coder      *typeCoder
+}
+
+// function is an annotated function that can be generated.
+type function struct {
+	name     string
+	pos      token.Pos
+	doc      []string
+	wrapper  string
+	handle   string
+	argsType string // set when there are two parameters or more
+	outType  string // set when there are two results or more
+	id       string // from id=
+	hasCtx   bool
+	hasErr   bool
+	variadic bool
+	params   []value
+	results  []value
+	sig      *types.Signature
+	options  *directive.Options
+	checks   []string // pairs of name and rules; nil: nothing to validate
+	schema   string
+	pkgPath  string
+
+	ctx, err, result string // names of the wrapper's own variables
+	// Names of the variables of the closure that is bound.
+	bindCtx, bindArgs, bindResult, bindErr string
+}
+
+// value is a parameter or a result.
+type value struct {
+	name  string // as the wrapper calls it
+	given string // as the user calls it; empty: not at all
+	field string // in the args or result struct
+	text  string // its type as the user spelled it
+	typ   types.Type
+	pos   token.Pos
+	end   token.Pos
+}
+
+// wireID is the function's name on the wire.
+func (f *function) wireID() string {
+	if f.id != "" {
+		return f.id
+	}
+	return f.pkgPath + "." + f.name
+}
+
+// variadicElem is the element type of parameter i if it is variadic, else nil.
+func (f *function) variadicElem(i int) types.Type {
+	if !f.variadic || i != len(f.params)-1 {
+		return nil
+	}
+	return f.params[i].typ.(*types.Slice).Elem()
+}
+
+// analysis turns one typed package into a model. It collects what is wrong
+// instead of reporting it, because a package may be analyzed several times.
+type analysis struct {
+	ctx     context.Context // of the run: an analysis is one operation
+	g       *generator
+	dir     *sourceDir
+	checked *checked
+	model   *model
+	faults  reporter
+	// taken are the names of the package's scope and who has them.
+	taken map[string]token.Pos
+	// wanted are all names this run produces, also for faulty functions.
+	wanted  map[string]bool
+	reasons map[string]bool // messages of faults in types, each once
+	tags    *tagChecker
+}
+
+func newAnalysis(ctx context.Context, g *generator, d *sourceDir, c *checked) *analysis {
+	a := &analysis{
+		ctx: ctx, g: g, dir: d, checked: c,
+		faults:  reporter{fset: g.fset, dir: g.report.dir},
+		taken:   make(map[string]token.Pos),
+		wanted:  make(map[string]bool),
+		reasons: make(map[string]bool),
+		model:   &model{path: c.info.path, name: c.info.name, coder: &typeCoder{redefined: make(map[string]bool)}},
+	}
+	a.tags = newTagChecker(a)
+	return a
+}
+
+// run analyzes the package.
+func (a *analysis) run() {
+	a.collectNames()
+	for _, p := range a.dir.functions() {
+		if !slices.Contains(a.checked.info.files, p.file) {
+			continue
+		}
+		if fn := a.function(p); fn != nil {
+			a.model.functions = append(a.model.functions, fn)
+		}
+	}
+	slices.SortFunc(a.model.functions, func(x, y *function) int { return strings.Compare(x.name, y.name) })
+	a.model.errors = a.errorEntries()
+	a.nameImports()
+	for _, fn := range a.model.functions {
+		a.localNames(fn)
+	}
+	a.lateInits()
+}
+
+// report hands the faults over, with the compile errors that are not about
+// names this run is about to produce.
+func (a *analysis) report() {
+	for _, e := range a.checked.errors {
+		if a.aboutWanted(e) {
+			continue
+		}
+		pos := a.g.fset.Position(e.Pos)
+		pos.Filename = a.g.report.relative(pos.Filename)
+		a.faults.list = append(a.faults.list, Diagnostic{Pos: pos, Code: "G050", Message: e.Msg})
+	}
+	a.g.report.list = append(a.g.report.list, a.faults.list...)
+}
+
+var undefinedName = regexp.MustCompile(`^undefined: (\S+)$`)
+
+// aboutWanted reports whether a compile error comes from a name that this run,
+// or a run in an imported package, produces.
+func (a *analysis) aboutWanted(e types.Error) bool {
+	m := undefinedName.FindStringSubmatch(e.Msg)
+	if m == nil {
+		return false
+	}
+	if a.wanted[m[1]] {
+		return true
+	}
+	_, name, qualified := strings.Cut(m[1], ".")
+	return qualified && a.importProduces(e.Pos, name)
+}
+
+// importProduces reports whether the package that is named before pos has a
+// directive which produces name.
+func (a *analysis) importProduces(pos token.Pos, name string) bool {
+	path := ""
+	for _, f := range a.checked.info.files {
+		if f.ast.FileStart > pos || pos > f.ast.FileEnd {
+			continue
+		}
+		ast.Inspect(f.ast, func(n ast.Node) bool {
+			if sel, ok := n.(*ast.SelectorExpr); ok && sel.Sel.Pos() == pos {
+				if id, ok := sel.X.(*ast.Ident); ok {
+					if pkg, ok := a.checked.types.Uses[id].(*types.PkgName); ok {
+						path = pkg.Imported().Path()
+					}
+				}
+			}
+			return path == ""
+		})
+	}
+	return path != "" && a.g.loader.produces(a.ctx, path)[name]
+}
+
+// collectNames fills taken and redefined.
+func (a *analysis) collectNames() {
+	scope := a.checked.pkg.Scope()
+	for _, name := range scope.Names() {
+		obj := scope.Lookup(name)
+		if a.checked.inOutput(obj.Pos()) {
+			continue
+		}
+		a.taken[name] = obj.Pos()
+		if types.Universe.Lookup(name) != nil {
+			a.model.coder.redefined[name] = true
+		}
+	}
+	// A name that a file gives to an import, or that a test declares, can't be
+	// the package's either.
+	for _, f := range a.dir.files {
+		if f.ast.Name.Name != a.model.name || f.constrained {
+			continue
+		}
+		for _, s := range f.ast.Imports {
+			if s.Name != nil && s.Name.Name != "_" && s.Name.Name != "." {
+				a.take(s.Name.Name, s.Name.Pos())
+			} else if name := a.importedName(s); s.Name == nil && name != "" {
+				a.take(name, s.Pos())
+			}
+		}
+		if !f.test {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			for _, id := range declared(d) {
+				a.take(id.Name, id.Pos())
+			}
+		}
+	}
+}
+
+func (a *analysis) take(name string, pos token.Pos) {
+	if _, taken := a.taken[name]; !taken {
+		a.taken[name] = pos
+	}
+}
+
+// importedName is the name of an imported package, when it could be read.
+func (a *analysis) importedName(s *ast.ImportSpec) string {
+	path, err := strconv.Unquote(s.Path.Value)
+	if err != nil {
+		return ""
+	}
+	for _, p := range a.checked.pkg.Imports() {
+		if p.Path() == path {
+			return p.Name()
+		}
+	}
+	return ""
+}
+
+// declared lists what a declaration adds to the package's scope.
+func declared(d ast.Decl) []*ast.Ident {
+	switch d := d.(type) {
+	case *ast.FuncDecl:
+		if d.Recv == nil && d.Name.Name != "init" && d.Name.Name != "_" {
+			return []*ast.Ident{d.Name}
+		}
+	case *ast.GenDecl:
+		var ids []*ast.Ident
+		for _, s := range d.Specs {
+			switch s := s.(type) {
+			case *ast.TypeSpec:
+				ids = append(ids, s.Name)
+			case *ast.ValueSpec:
+				ids = append(ids, s.Names...)
+			}
+		}
+		return ids
+	}
+	return nil
+}
+
+// lateInits reports init functions that run after the takeover.
+func (a *analysis) lateInits() {
+	for _, f := range a.checked.info.files {
+		if f.name <= OutputFile {
+			continue
+		}
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
+				a.faults.add(fn.Name.Pos(), fn.Name.End(), "G032",
+					"init in a file that sorts after %s does not run before a worker starts; rename the file", OutputFile)
+			}
+		}
+	}
+}
+
+// function analyzes one annotated function; nil when it can't be generated.
+func (a *analysis) function(p *placed) *function {
+	decl := p.fn
+	fn := &function{
+		name: decl.Name.Name, pos: decl.Name.Pos(), doc: docLines(decl.Doc), options: p.options, pkgPath: a.model.path,
+	}
+	if p.options.ID != nil {
+		fn.id = *p.options.ID
+	}
+	before := len(a.faults.list)
+	a.nameOutputs(fn)
+	if decl.Type.TypeParams != nil {
+		a.faults.add(fn.pos, decl.Name.End(), "G020",
+			"%s has type parameters %s; sandboxed functions are not generic, annotate a function that calls it with concrete types",
+			fn.name, typeParams(decl.Type.TypeParams))
+		return nil
+	}
+	obj, ok := a.checked.types.Defs[decl.Name].(*types.Func)
+	if !ok {
+		return nil // declared twice: the compiler's message says so
+	}
+	fn.sig = obj.Signature()
+	valid := a.params(fn, decl)
+	valid = a.results(fn, decl) && valid
+	a.parameterNames(fn)
+	a.travelling(fn)
+	a.checkRules(fn)
+	if !valid || len(a.faults.list) > before {
+		return nil
+	}
+	fn.schema = schema(fn)
+	return fn
+}
+
+// typeParams prints names as in "K, V".
+func typeParams(list *ast.FieldList) string {
+	var names []string
+	for _, f := range list.List {
+		for _, n := range f.Names {
+			names = append(names, n.Name)
+		}
+	}
+	return strings.Join(names, ", ")
+}
+
+// fieldsOf calls visit for every variable of a list with what the source says
+// about it.
+func fieldsOf(list *ast.FieldList, visit func(i int, name *ast.Ident, typ ast.Expr)) {
+	if list == nil {
+		return
+	}
+	i := 0
+	for _, f := range list.List {
+		if len(f.Names) == 0 {
+			visit(i, nil, f.Type)
+			i++
+		}
+		for _, n := range f.Names {
+			visit(i, n, f.Type)
+			i++
+		}
+	}
+}
+
+// newValue describes variable v, which the source calls name.
+func (a *analysis) newValue(v *types.Var, name *ast.Ident, typ ast.Expr) value {
+	val := value{typ: v.Type(), pos: typ.Pos(), end: typ.End(), text: spelled(v.Type(), a.checked.pkg)}
+	if name != nil {
+		val.pos = name.Pos()
+		if name.Name != "_" {
+			val.given = name.Name
+		}
+	}
+	return val
+}
+
+// params reads the parameters. It reports false when a type is not valid; the
+// compiler's message says why.
+func (a *analysis) params(fn *function, decl *ast.FuncDecl) bool {
+	fn.variadic = fn.sig.Variadic()
+	valid := true
+	fieldsOf(decl.Type.Params, func(i int, name *ast.Ident, typ ast.Expr) {
+		v := fn.sig.Params().At(i)
+		val := a.newValue(v, name, typ)
+		switch last := i == fn.sig.Params().Len()-1; {
+		case !isValid(v.Type()):
+			valid = false
+			return
+		case isContext(v.Type()) && i == 0:
+			fn.hasCtx = true
+			return
+		case isContext(v.Type()), fn.variadic && last && isContext(v.Type().(*types.Slice).Elem()):
+			a.faults.add(val.pos, val.end, "G024", "context.Context must be the first parameter of %s", fn.name)
+			valid = false
+			return
+		default:
+			val.text = spelledParam(v.Type(), fn.variadic && last, a.checked.pkg)
+		}
+		fn.params = append(fn.params, val)
+	})
+	return valid
+}
+
+// results reads the results, as params does.
+func (a *analysis) results(fn *function, decl *ast.FuncDecl) bool {
+	valid := true
+	fieldsOf(decl.Type.Results, func(i int, name *ast.Ident, typ ast.Expr) {
+		v := fn.sig.Results().At(i)
+		val := a.newValue(v, name, typ)
+		switch {
+		case !isValid(v.Type()):
+			valid = false
+			return
+		case isError(v.Type()) && i == fn.sig.Results().Len()-1:
+			fn.hasErr = true
+			return
+		case isError(v.Type()):
+			a.faults.add(val.pos, val.end, "G025", "error must be the last result of %s", fn.name)
+			valid = false
+			return
+		}
+		fn.results = append(fn.results, val)
+	})
+	return valid
+}
+
+// isValid reports whether t holds no type that failed to check.
+func isValid(t types.Type) bool {
+	valid := true
+	var walk func(types.Type)
+	walk = func(t types.Type) {
+		switch t := t.(type) {
+		case *types.Basic:
+			valid = valid && t.Kind() != types.Invalid
+		case *types.Alias:
+			if b, ok := types.Unalias(t).(*types.Basic); ok && b.Kind() == types.Invalid {
+				valid = false
+			}
+			for arg := range t.TypeArgs().Types() {
+				walk(arg)
+			}
+		case *types.Named:
+			for arg := range t.TypeArgs().Types() {
+				walk(arg)
+			}
+			if b, ok := t.Underlying().(*types.Basic); ok && b.Kind() == types.Invalid {
+				valid = false
+			}
+		case *types.Map:
+			walk(t.Key())
+			walk(t.Elem())
+		case interface{ Elem() types.Type }:
+			walk(t.Elem())
+		case *types.Struct:
+			for f := range t.Fields() {
+				walk(f.Type())
+			}
+		}
+	}
+	walk(t)
+	return valid
+}
+
+func isContext(t types.Type) bool { return isNamed(t, "context", "Context") }
+
+// isNamed reports whether t is the type path.name, by whatever alias.
+func isNamed(t types.Type, path, name string) bool {
+	n, ok := types.Unalias(t).(*types.Named)
+	return ok && n.Obj().Pkg() != nil && n.Obj().Pkg().Path() == path && n.Obj().Name() == name
+}
+
+var errorType = types.Universe.Lookup("error").Type()
+
+// isError reports whether t is the predeclared error, by whatever alias.
+func isError(t types.Type) bool { return types.Identical(t, errorType) }
+
+// docLines is the text of a doc comment, line by line, without directives.
+func docLines(doc *ast.CommentGroup) []string {
+	text := strings.TrimSpace(doc.Text())
+	if text == "" {
+		return nil
+	}
+	return strings.Split(strings.TrimRight(doc.Text(), "\n"), "\n")
+}

@@ -1,0 +1,284 @@
+// Package gen turns annotated Go functions into the code that runs them in a
+// sandbox.
+//
+// [Generate] does everything but touch the disk; [Result.Commit] writes what
+// it returned. The work is done in three stages that never mix: analyze.go
+// turns types into plain structs, emit.go turns those into code, write.go
+// stores it. Package gen knows the import path of the runtime library but
+// never imports it.
+package gen
+
+import (
+	"context"
+	"fmt"
+	"go/token"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/gen/directive"
+)
+
+const (
+	sandboxfnPath = "github.com/agent-sandbox/sandbox-go/sandboxfn"
+	validatePath  = sandboxfnPath + "/validate"
+)
+
+// Options say what to generate and how the go command sees it. The zero value
+// is the package in the working directory in its default build.
+type Options struct {
+	Dir      string   // where patterns and shown paths start; empty: the working directory
+	Patterns []string // as in the go command; empty: "."
+	Tags     string   // -tags of the go command
+	Mod      string   // -mod of the go command
+	Env      []string // environment of the go command; nil: the process's
+	// Logf is told what was loaded, what was skipped and why; nil: nobody is.
+	Logf func(format string, args ...any)
+}
+
+// A Result is what a run found. It is not changed by anything but Commit.
+type Result struct {
+	// Diagnostics are the faults of all packages, sorted by position. When
+	// there is one, no package has output.
+	Diagnostics []Diagnostic
+	Packages    []*Package
+}
+
+// A Package is one package with directives, or with output of an earlier run
+// that has no directive any more.
+type Package struct {
+	Path      string // import path; empty for a package that is only cleaned up
+	Dir       string
+	Functions []Function // by name
+	Output    []byte     // nil: the package has no output
+	Remove    []string   // paths of files that are ours and have no source any more
+
+	previous []byte // content of the output file; nil: there is none
+}
+
+// A Function describes one annotated function.
+type Function struct {
+	Package string         `json:"package"`
+	Name    string         `json:"name"`
+	Wrapper string         `json:"wrapper"`
+	ID      string         `json:"id"`
+	Schema  string         `json:"schema"`
+	Pos     string         `json:"pos"`
+	Options map[string]any `json:"options"` // by key, those that directives set
+}
+
+// Generate analyzes the packages and returns what would be written. Faults in
+// the user's source are in the result; the error is for what keeps the run
+// from looking at it at all, such as a pattern that matches nothing.
+func Generate(ctx context.Context, opts *Options) (*Result, error) {
+	g, err := newGenerator(opts)
+	if err != nil {
+		return nil, err
+	}
+	start := time.Now()
+	dirs, err := g.resolve(ctx)
+	if err != nil {
+		return nil, err
+	}
+	result := new(Result)
+	var work []*sourceDir
+	for _, dir := range dirs {
+		d, err := findDir(g.report, dir)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case len(d.files) == 0 && len(d.owned) == 0:
+			return nil, fmt.Errorf("no Go files in %s", g.report.relative(dir))
+		case len(d.functions()) > 0:
+			work = append(work, d)
+		case len(d.owned) > 0 && !d.problems:
+			g.logf("%s: no directive any more, its output goes", g.report.relative(dir))
+			result.Packages = append(result.Packages, &Package{Dir: dir, Remove: d.owned})
+		default:
+			g.logf("%s: skipped, no directive", g.report.relative(dir))
+		}
+	}
+	g.logf("parsed %d folders in %v", len(dirs), time.Since(start).Round(time.Millisecond))
+	if len(work) > 0 {
+		packages, err := g.packages(ctx, work)
+		if err != nil {
+			return nil, err
+		}
+		result.Packages = append(result.Packages, packages...)
+	}
+	slices.SortFunc(result.Packages, func(a, b *Package) int { return strings.Compare(a.Dir, b.Dir) })
+	result.Diagnostics = g.report.sorted()
+	if len(result.Diagnostics) > 0 {
+		for _, p := range result.Packages {
+			p.Output, p.Remove = nil, nil
+		}
+	}
+	return result, nil
+}
+
+// generator is one run.
+type generator struct {
+	opts   Options
+	fset   *token.FileSet
+	report *reporter
+	loader *loader
+	ids    map[string]wireID
+}
+
+// wireID is a function's name on the wire and who has it.
+type wireID struct {
+	owner string
+	pos   token.Pos
+}
+
+func newGenerator(opts *Options) (*generator, error) {
+	g := &generator{fset: token.NewFileSet(), ids: make(map[string]wireID)}
+	if opts != nil {
+		g.opts = *opts
+	}
+	dir, err := filepath.Abs(g.opts.Dir)
+	if err != nil {
+		return nil, err
+	}
+	// Positions are compared by path; a link must not make two of one.
+	if real, err := filepath.EvalSymlinks(dir); err == nil {
+		dir = real
+	} else {
+		return nil, err
+	}
+	g.opts.Dir = dir
+	if len(g.opts.Patterns) == 0 {
+		g.opts.Patterns = []string{"."}
+	}
+	g.report = &reporter{fset: g.fset, dir: dir}
+	g.loader = newLoader(g)
+	return g, nil
+}
+
+func (g *generator) logf(format string, args ...any) {
+	if g.opts.Logf != nil {
+		g.opts.Logf(format, args...)
+	}
+}
+
+// packages types and emits the folders that have directives.
+func (g *generator) packages(ctx context.Context, work []*sourceDir) ([]*Package, error) {
+	start := time.Now()
+	if err := g.loader.load(ctx, work); err != nil {
+		return nil, err
+	}
+	g.logf("loaded %d packages in %v", len(work), time.Since(start).Round(time.Millisecond))
+	var result []*Package
+	for _, d := range work {
+		start := time.Now()
+		p, err := g.onePackage(ctx, d)
+		if err != nil {
+			return nil, err
+		}
+		if p != nil {
+			result = append(result, p)
+		}
+		g.logf("%s: analyzed in %v", g.report.relative(d.path), time.Since(start).Round(time.Millisecond))
+	}
+	return result, nil
+}
+
+// onePackage analyzes and emits one package. Signatures may use types that the
+// output itself declares, so output and analysis are repeated until neither
+// changes: names this run produces are never a fault of the user.
+func (g *generator) onePackage(ctx context.Context, d *sourceDir) (*Package, error) {
+	info := g.loader.infos[d.path]
+	if info == nil || !g.usable(d, info) {
+		return nil, nil
+	}
+	var output []byte
+	for round := 0; ; round++ {
+		checked, err := g.loader.check(ctx, info, output)
+		if err != nil {
+			return nil, err
+		}
+		a := newAnalysis(ctx, g, d, checked)
+		a.run()
+		next, err := emit(a.model)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", info.path, err)
+		}
+		stable := string(next) == string(output) || round > len(d.found)
+		if stable || len(checked.errors) == 0 {
+			return g.finish(d, info, a, next), nil
+		}
+		output = next
+	}
+}
+
+// finish reports what the last round found and describes the result.
+func (g *generator) finish(d *sourceDir, info *packageInfo, a *analysis, output []byte) *Package {
+	a.report()
+	g.claimIDs(a.model)
+	p := &Package{Path: info.path, Dir: d.path, Output: output}
+	target := filepath.Join(d.path, OutputFile)
+	for _, path := range d.owned {
+		if path != target {
+			p.Remove = append(p.Remove, path)
+		}
+	}
+	if slices.Contains(d.owned, target) {
+		p.previous, _ = os.ReadFile(target)
+	}
+	for _, fn := range a.model.functions {
+		p.Functions = append(p.Functions, Function{
+			Package: info.path, Name: fn.name, Wrapper: fn.wrapper, ID: fn.wireID(), Schema: fn.schema,
+			Pos: g.report.at(fn.pos), Options: optionMap(fn.options),
+		})
+	}
+	return p
+}
+
+// claimIDs checks that no two functions of the run have one wire id.
+func (g *generator) claimIDs(m *model) {
+	for _, fn := range m.functions {
+		id := fn.wireID()
+		if other, taken := g.ids[id]; taken {
+			pos := fn.pos
+			if p := fn.options.Pos("id"); p.IsValid() {
+				pos = p
+			}
+			g.report.add(pos, token.NoPos, "G031", "wire id %s is also used by %s at %s", show(id), other.owner, g.report.at(other.pos))
+			continue
+		}
+		g.ids[id] = wireID{owner: m.name + "." + fn.name, pos: fn.pos}
+	}
+}
+
+// usable reports files that make a package impossible to generate for: syntax
+// errors, and annotated functions in files that the build leaves out.
+func (g *generator) usable(d *sourceDir, info *packageInfo) bool {
+	if d.syntaxErrors(g.report, info.files) {
+		return false
+	}
+	for _, p := range d.found {
+		if !slices.Contains(info.files, p.file) {
+			l := p.lines[0]
+			g.report.add(l.Pos, l.KindEnd, "G004", "//sandbox:%s stands in a file that this build leaves out", l.Kind)
+		}
+	}
+	for _, f := range info.files {
+		if f.name == OutputFile {
+			g.report.add(f.ast.Package, token.NoPos, "G030", "%s was not written by sandboxgen; rename it", OutputFile)
+			return false
+		}
+	}
+	return true
+}
+
+// optionMap gives the options that are set, by key, for -list.
+func optionMap(o *directive.Options) map[string]any {
+	m := make(map[string]any)
+	for key, value := range o.Set() {
+		m[key] = value
+	}
+	return m
+}

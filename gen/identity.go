@@ -1,0 +1,96 @@
+package gen
+
+import (
+	"go/types"
+	"slices"
+	"strings"
+)
+
+// errorEntry is a value or a type that the worker and the caller must know by
+// name, so that errors keep their identity.
+type errorEntry struct {
+	name string // of a sentinel: import path and variable; "" for a type
+	obj  types.Object
+	// pointer says that the type's pointer is the error.
+	pointer bool
+}
+
+// knownByRuntime are the packages whose errors sandboxfn registers itself.
+var knownByRuntime = []string{
+	"io", "io/fs", "os", "context", "errors", "net", "syscall", "strconv", "bufio",
+}
+
+// errorEntries lists the errors of the package and of the packages that its
+// files import, by package, sentinels before types. Only packages that are
+// imported anyway are named: generated code adds no weight.
+func (a *analysis) errorEntries() []errorEntry {
+	if len(a.model.functions) == 0 {
+		return nil
+	}
+	imported := make(map[string]bool)
+	for _, f := range a.checked.info.files {
+		for _, p := range importsOf(f.ast) {
+			imported[p] = true
+		}
+	}
+	entries := a.errorsOf(a.checked.pkg)
+	others := slices.DeleteFunc(slices.Clone(a.checked.pkg.Imports()), func(p *types.Package) bool {
+		return !imported[p.Path()] || slices.Contains(knownByRuntime, p.Path()) || p.Path() == "unsafe" ||
+			p.Path() == sandboxfnPath || strings.HasPrefix(p.Path(), sandboxfnPath+"/")
+	})
+	slices.SortFunc(others, func(x, y *types.Package) int { return strings.Compare(x.Path(), y.Path()) })
+	for _, p := range others {
+		entries = append(entries, a.errorsOf(p)...)
+	}
+	return entries
+}
+
+// errorsOf lists the errors of one package that this one can name.
+func (a *analysis) errorsOf(p *types.Package) []errorEntry {
+	own := p == a.checked.pkg
+	var sentinels, kinds []errorEntry
+	for _, name := range p.Scope().Names() {
+		obj := p.Scope().Lookup(name)
+		if !own && !obj.Exported() || own && a.checked.inOutput(obj.Pos()) {
+			continue
+		}
+		switch obj := obj.(type) {
+		case *types.Var:
+			if isError(obj.Type()) {
+				sentinels = append(sentinels, errorEntry{name: p.Path() + "." + name, obj: obj})
+			}
+		case *types.TypeName:
+			kinds = append(kinds, a.errorKinds(obj)...)
+		}
+	}
+	return append(sentinels, kinds...)
+}
+
+// errorKinds returns the entries of an error type: its pointer, and the type
+// itself when its Error method has a value receiver, because both may be used.
+func (a *analysis) errorKinds(obj *types.TypeName) []errorEntry {
+	n, ok := obj.Type().(*types.Named)
+	if !ok || obj.IsAlias() || n.TypeParams().Len() > 0 {
+		return nil
+	}
+	if _, iface := n.Underlying().(*types.Interface); iface {
+		return nil
+	}
+	failure := errorType.Underlying().(*types.Interface)
+	if !types.Implements(types.NewPointer(n), failure) || !a.canTravel(n) {
+		return nil
+	}
+	entries := []errorEntry{{obj: obj, pointer: true}}
+	if types.Implements(n, failure) {
+		entries = append(entries, errorEntry{obj: obj})
+	}
+	return entries
+}
+
+// canTravel reports whether values of t can be sent.
+func (a *analysis) canTravel(t types.Type) bool {
+	ok := isValid(t)
+	walk := &traveller{a: a, fault: func(string, string) { ok = false }, tagged: func(string, *types.Var, string) {}}
+	walk.walk(t, "")
+	return ok
+}

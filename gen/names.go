@@ -1,0 +1,274 @@
+package gen
+
+import (
+	"context"
+	"fmt"
+	"go/ast"
+	"go/token"
+	"go/types"
+	"maps"
+	"path"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dave/jennifer/jen"
+	"golang.org/x/tools/go/packages"
+)
+
+// nameOutputs chooses the names of what is generated for fn and reports those
+// that are taken.
+func (a *analysis) nameOutputs(fn *function) {
+	base := upperFirst(fn.name)
+	fn.wrapper = base
+	if ast.IsExported(fn.name) {
+		fn.wrapper = fn.name + "Remote"
+	}
+	if as := fn.options.As; as != nil && *as != "" {
+		base, fn.wrapper = *as, *as
+	}
+	fn.handle, fn.argsType, fn.outType = base+"Func", base+"Args", base+"Result"
+	outputs := []string{fn.wrapper, fn.handle}
+	params, results := counted(fn, a.checked)
+	if params < 2 {
+		fn.argsType = ""
+	} else {
+		outputs = append(outputs, fn.argsType)
+	}
+	if results < 2 {
+		fn.outType = ""
+	} else {
+		outputs = append(outputs, fn.outType)
+	}
+	pos := fn.pos
+	if p := fn.options.Pos("as"); p.IsValid() {
+		pos = p
+	}
+	for _, name := range outputs {
+		a.wanted[name] = true
+		if at, taken := a.taken[name]; taken {
+			a.faults.add(pos, token.NoPos, "G030", "%s is already declared at %s; choose another name with as=", name, a.faults.at(at))
+			continue
+		}
+		a.taken[name] = pos
+	}
+}
+
+// counted returns how many parameters without the context and results without
+// the error a function has.
+func counted(fn *function, c *checked) (params, results int) {
+	obj, ok := c.pkg.Scope().Lookup(fn.name).(*types.Func)
+	if !ok {
+		return 0, 0
+	}
+	sig := obj.Signature()
+	params, results = sig.Params().Len(), sig.Results().Len()
+	if params > 0 && isContext(sig.Params().At(0).Type()) {
+		params--
+	}
+	if results > 0 && isError(sig.Results().At(results-1).Type()) {
+		results--
+	}
+	return params, results
+}
+
+// allocator hands out names that differ from all others.
+type allocator map[string]bool
+
+// name returns base, or base with the first number from 2 that is free.
+func (al allocator) name(base string) string {
+	name := base
+	for i := 2; al[name]; i++ {
+		name = fmt.Sprintf("%s%d", base, i)
+	}
+	al[name] = true
+	return name
+}
+
+// parameterNames gives every parameter and result its name and its field.
+func (a *analysis) parameterNames(fn *function) {
+	used := make(allocator)
+	for _, p := range fn.params {
+		if p.given != "" {
+			used[p.given] = true
+		}
+	}
+	fields := make(allocator)
+	for i := range fn.params {
+		p := &fn.params[i]
+		p.name = p.given
+		if p.name == "" {
+			p.name = used.name(fmt.Sprintf("arg%d", i+1))
+		}
+		p.field = fields.name(exportedName(p.name))
+	}
+	fields = make(allocator)
+	for i := range fn.results {
+		r := &fn.results[i]
+		r.name = r.given
+		field := fmt.Sprintf("R%d", i+1)
+		if r.given != "" {
+			field = exportedName(r.given)
+		}
+		r.field = fields.name(field)
+	}
+}
+
+// localNames chooses the names of variables in the wrapper, after the names of
+// imports are known to matter: a parameter must not hide what the body uses.
+func (a *analysis) localNames(fn *function) {
+	used := allocator{fn.handle: true, fn.wrapper: true, a.model.names[sandboxfnPath]: true}
+	if fn.argsType != "" {
+		used[fn.argsType] = true
+	}
+	for i := range fn.params {
+		fn.params[i].name = used.name(fn.params[i].name)
+	}
+	fn.ctx, fn.err, fn.result = used.name("ctx"), used.name("err"), used.name("r")
+	used = allocator{fn.name: true}
+	fn.bindCtx, fn.bindArgs = used.name("ctx"), used.name("a")
+	fn.bindResult, fn.bindErr = used.name("r"), used.name("err")
+}
+
+// exportedName makes a field name of a parameter's name.
+func exportedName(name string) string {
+	trimmed := strings.TrimLeft(name, "_")
+	r, _ := utf8.DecodeRuneInString(trimmed)
+	if trimmed == "" || !unicode.IsUpper(unicode.ToUpper(r)) {
+		return "P" + trimmed // no upper case: a digit, or a script without cases
+	}
+	return upperFirst(trimmed)
+}
+
+// nameImports chooses the name of every package that the output mentions: its
+// own, unless something in this package or an import before it has that name.
+// Then the element of the path that tells it apart is added, then a number.
+func (a *analysis) nameImports() {
+	m := a.model
+	paths := map[string]string{"context": "context", sandboxfnPath: "sandboxfn", "time": "time", validatePath: "validate"}
+	visit := func(p *types.Package) {
+		if p.Path() != m.path {
+			paths[p.Path()] = p.Name()
+		}
+	}
+	for _, fn := range m.functions {
+		packagesOf(fn.sig, visit)
+	}
+	for _, e := range m.errors {
+		visit(e.obj.Pkg())
+	}
+	m.real, m.names = paths, make(map[string]string)
+	used := make(allocator)
+	for name := range a.taken {
+		used[name] = true
+	}
+	for _, fn := range m.functions { // of an earlier round these are not taken
+		for _, name := range []string{fn.wrapper, fn.handle, fn.argsType, fn.outType} {
+			used[name] = true
+		}
+	}
+	// What the package imports under a name is no name of the package.
+	for name, pos := range a.taken {
+		if a.isImportName(name, pos) {
+			delete(used, name)
+		}
+	}
+	for _, p := range slices.Sorted(maps.Keys(paths)) {
+		name := paths[p]
+		if used[name] || jen.IsReservedWord(name) {
+			name = longerName(p, name)
+		}
+		for jen.IsReservedWord(name) {
+			name += "pkg"
+		}
+		m.names[p] = used.name(name)
+	}
+}
+
+// isImportName reports whether the package has a name only as the name of an
+// import in some file.
+func (a *analysis) isImportName(name string, pos token.Pos) bool {
+	if a.checked.pkg.Scope().Lookup(name) != nil && !a.checked.inOutput(a.checked.pkg.Scope().Lookup(name).Pos()) {
+		return false
+	}
+	for _, f := range a.dir.files {
+		for _, s := range f.ast.Imports {
+			if s.Pos() <= pos && pos <= s.End() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// longerName adds to a package name what tells its path apart: x/api/v2 is
+// apiv2, html/template is htmltemplate.
+func longerName(importPath, name string) string {
+	last := path.Base(importPath)
+	if last != name {
+		return name + letters(last)
+	}
+	if parent := path.Base(path.Dir(importPath)); parent != "." && parent != "/" {
+		return letters(parent) + name
+	}
+	return name
+}
+
+// letters drops what an identifier can't hold.
+func letters(s string) string {
+	s = strings.Map(func(r rune) rune {
+		if r < utf8.RuneSelf && (unicode.IsLetter(r) || unicode.IsDigit(r)) {
+			return unicode.ToLower(r)
+		}
+		return -1
+	}, s)
+	if s != "" && unicode.IsDigit(rune(s[0])) {
+		return "x" + s
+	}
+	return s
+}
+
+// produces lists the names that directives of another package produce.
+func (l *loader) produces(ctx context.Context, importPath string) map[string]bool {
+	if names, ok := l.products[importPath]; ok {
+		return names
+	}
+	names := make(map[string]bool)
+	l.products[importPath] = names
+	dir := l.folder(ctx, importPath)
+	if dir == "" {
+		return names
+	}
+	quiet := &reporter{fset: l.g.fset, dir: l.g.report.dir}
+	d, err := findDir(quiet, dir)
+	if err != nil {
+		return names
+	}
+	for _, p := range d.functions() {
+		base := upperFirst(p.fn.Name.Name)
+		names[base], names[p.fn.Name.Name+"Remote"] = true, true
+		if p.options.As != nil && *p.options.As != "" {
+			base = *p.options.As
+			names[base] = true
+		}
+		for _, suffix := range []string{"Func", "Args", "Result"} {
+			names[base+suffix] = true
+		}
+	}
+	return names
+}
+
+// folder is where the source of a package lies, "" if that can't be found out.
+func (l *loader) folder(ctx context.Context, importPath string) string {
+	for dir, info := range l.infos {
+		if info.path == importPath {
+			return dir
+		}
+	}
+	found, err := packages.Load(l.config(ctx, metadata), importPath)
+	if err != nil || len(found) != 1 {
+		return ""
+	}
+	return found[0].Dir
+}

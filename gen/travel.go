@@ -1,0 +1,367 @@
+package gen
+
+import (
+	"fmt"
+	"go/types"
+	"reflect"
+	"strings"
+
+	"golang.org/x/tools/go/types/typeutil"
+)
+
+// traveller decides whether values of a type can be sent without losing
+// anything. It goes through everything a type is made of.
+type traveller struct {
+	a       *analysis
+	subject string                                       // "parameter o of describe"
+	root    string                                       // what paths start with when no type has a name
+	fault   func(code, message string)                   // called for each reason why not
+	seen    typeutil.Map                                 // named types that were looked at
+	tagged  func(owner string, f *types.Var, tag string) // called for each field with its whole tag
+}
+
+// travelling reports what of fn's signature can't be sent.
+func (a *analysis) travelling(fn *function) {
+	check := func(v *value, subject, root string, live func(types.Type) string) {
+		if hint := live(v.typ); hint != "" {
+			a.faults.add(v.pos, v.end, "G021", "%s has type %s, which is not supported yet by this version; %s", subject, v.text, hint)
+			return
+		}
+		t := &traveller{a: a, subject: subject, root: root,
+			fault: func(code, message string) {
+				if !a.reasons[message] {
+					a.reasons[message] = true
+					a.faults.add(v.pos, v.end, code, "%s", message)
+				}
+			},
+			tagged: a.tags.sandboxTag,
+		}
+		t.walk(v.typ, "")
+	}
+	for i := range fn.params {
+		p := &fn.params[i]
+		name := p.given
+		if name == "" {
+			name = fmt.Sprint(i + 1)
+		}
+		check(p, fmt.Sprintf("parameter %s of %s", name, fn.name), p.name, liveParam)
+	}
+	for i := range fn.results {
+		check(&fn.results[i], fmt.Sprintf("result %d of %s", i+1, fn.name), "result", liveResult)
+	}
+}
+
+// liveParam returns a hint when t is a parameter that would be live: it is not
+// data but something that goes on during the call.
+func liveParam(t types.Type) string {
+	switch {
+	case isIter(t):
+		return "use a slice"
+	case isNamed(t, "io", "Reader"):
+		return "use []byte"
+	case isNamed(t, "io", "Writer"):
+		return "return the bytes"
+	}
+	if _, ok := t.Underlying().(*types.Signature); ok {
+		return "pass data instead of a callback"
+	}
+	return ""
+}
+
+// liveResult is liveParam for results.
+func liveResult(t types.Type) string {
+	switch {
+	case isIter(t):
+		return "use a slice"
+	case isNamed(t, "io", "Reader"), isNamed(t, "io", "ReadCloser"):
+		return "use []byte"
+	}
+	return ""
+}
+
+func isIter(t types.Type) bool { return isNamed(t, "iter", "Seq") || isNamed(t, "iter", "Seq2") }
+
+// refuse reports that what stands at path has a type that can't be sent.
+func (t *traveller) refuse(typ types.Type, path, hint string) {
+	if path == "" {
+		t.fault("G021", fmt.Sprintf("%s has type %s, which can't be sent; %s", t.subject, t.spell(typ), hint))
+		return
+	}
+	t.fault("G021", fmt.Sprintf("%s: %s has type %s, which can't be sent; %s", t.subject, path, t.spell(typ), hint))
+}
+
+func (t *traveller) spell(typ types.Type) string { return spelled(typ, t.a.checked.pkg) }
+
+// inner is the path to a part of what stands at path.
+func (t *traveller) inner(path, part string) string {
+	if path == "" {
+		path = t.root
+	}
+	return path + part
+}
+
+// walk looks at typ, which stands at path; the empty path is the value itself.
+func (t *traveller) walk(typ types.Type, path string) {
+	if isError(typ) {
+		return
+	}
+	named, isNamed := types.Unalias(typ).(*types.Named)
+	if isNamed {
+		if t.seen.At(named) != nil {
+			return
+		}
+		t.seen.Set(named, true)
+		if t.named(named, typ, path) {
+			return
+		}
+	}
+	switch u := typ.Underlying().(type) {
+	case *types.Basic:
+		switch {
+		case u.Info()&types.IsComplex != 0:
+			t.refuse(typ, path, "use two floats")
+		case u.Kind() == types.Uintptr:
+			t.refuse(typ, path, "use uint64")
+		case u.Kind() == types.UnsafePointer:
+			t.refuse(typ, path, "send what it points to")
+		}
+	case *types.Pointer:
+		t.walk(u.Elem(), path)
+	case *types.Slice:
+		t.walk(u.Elem(), t.inner(path, "[]"))
+	case *types.Array:
+		t.walk(u.Elem(), t.inner(path, "[]"))
+	case *types.Map:
+		t.key(u.Key(), path)
+		t.walk(u.Elem(), t.inner(path, "[]"))
+	case *types.Struct:
+		t.structure(u, typ, path)
+	case *types.Chan:
+		t.refuse(typ, path, "use iter.Seq2[T, error]")
+	case *types.Signature:
+		t.refuse(typ, path, "a function is not data")
+	case *types.Interface:
+		t.refuse(typ, path, "use a concrete type")
+	}
+}
+
+// named handles types that are known by name or by their methods; true means
+// that it is all said.
+func (t *traveller) named(n *types.Named, typ types.Type, path string) bool {
+	if pkg := n.Obj().Pkg(); pkg != nil {
+		if p := pkg.Path(); p == "sync" || p == "sync/atomic" {
+			t.refuse(typ, path, "keep it in an unexported field of a class")
+			return true
+		}
+	}
+	if _, ok := n.Underlying().(*types.Interface); ok {
+		return false
+	}
+	how, promoted := marshaler(n)
+	if how == "" {
+		return false
+	}
+	if promoted != "" {
+		t.fault("G021", fmt.Sprintf("%s: %s would be sent by the %s of its embedded %s, which leaves out its other fields; give %s its own",
+			t.subject, t.spell(typ), how, promoted, t.spell(typ)))
+	}
+	return true
+}
+
+// pairs are the ways a type can encode itself, in the order the codec asks.
+var pairs = [][2]string{{"MarshalCBOR", "UnmarshalCBOR"}, {"MarshalBinary", "UnmarshalBinary"}, {"MarshalText", "UnmarshalText"}}
+
+// marshaler returns the method by which n encodes itself, "" when it does not,
+// and the embedded field that the method comes from when others get lost.
+func marshaler(n *types.Named) (how, promoted string) {
+	set := types.NewMethodSet(types.NewPointer(n))
+	if set.Lookup(nil, "ProtoReflect") != nil {
+		return "ProtoReflect", ""
+	}
+	for _, p := range pairs {
+		m, un := set.Lookup(nil, p[0]), set.Lookup(nil, p[1])
+		if m == nil || un == nil || !hasForm(m, 0, 2) || !hasForm(un, 1, 1) {
+			continue
+		}
+		if s, ok := n.Underlying().(*types.Struct); ok && len(m.Index()) > 1 && s.NumFields() > 1 {
+			return p[0], s.Field(m.Index()[0]).Name()
+		}
+		return p[0], ""
+	}
+	return "", ""
+}
+
+// hasForm reports whether a method is func() ([]byte, error) or
+// func([]byte) error.
+func hasForm(m *types.Selection, params, results int) bool {
+	sig, ok := m.Type().(*types.Signature)
+	if !ok || sig.Params().Len() != params || sig.Results().Len() != results || !isError(sig.Results().At(results-1).Type()) {
+		return false
+	}
+	data := sig.Results().At(0).Type()
+	if params == 1 {
+		data = sig.Params().At(0).Type()
+	}
+	s, ok := data.Underlying().(*types.Slice)
+	if !ok {
+		return false
+	}
+	b, ok := s.Elem().Underlying().(*types.Basic)
+	return ok && b.Kind() == types.Byte
+}
+
+// key checks the type of a map's keys.
+func (t *traveller) key(typ types.Type, path string) {
+	if n, ok := types.Unalias(typ).(*types.Named); ok {
+		if _, iface := n.Underlying().(*types.Interface); !iface {
+			set := types.NewMethodSet(types.NewPointer(n))
+			m, un := set.Lookup(nil, "MarshalText"), set.Lookup(nil, "UnmarshalText")
+			if m != nil && un != nil && hasForm(m, 0, 2) && hasForm(un, 1, 1) {
+				return
+			}
+		}
+	}
+	if b, ok := typ.Underlying().(*types.Basic); ok && b.Info()&(types.IsBoolean|types.IsInteger|types.IsString) != 0 && b.Kind() != types.Uintptr {
+		return
+	}
+	t.refuse(typ, t.inner(path, " key"), "use keys that are bool, integers, strings or marshal to text")
+}
+
+// structure checks the fields of a struct.
+func (t *traveller) structure(s *types.Struct, typ types.Type, path string) {
+	owner := t.spell(typ)
+	if path == "" {
+		path = t.root
+		if _, ok := types.Unalias(typ).(*types.Named); ok {
+			path = owner
+		}
+	}
+	for i := range s.NumFields() {
+		f, tag := s.Field(i), s.Tag(i)
+		t.tagged(owner, f, tag)
+		tags := reflect.StructTag(tag)
+		if f.Name() == "_" || sandboxSkips(tags) {
+			continue
+		}
+		if !f.Exported() && !promotes(f) {
+			t.fault("G022", fmt.Sprintf("%s has unexported field %s (at %s), which would be lost; export it, give %s MarshalBinary and UnmarshalBinary, or tag the field sandbox:\"-\"",
+				owner, f.Name(), t.a.fieldPos(f), owner))
+			continue
+		}
+		if key := dropped(tags); key != "" {
+			t.fault("G023", fmt.Sprintf("%s.%s is tagged %s:\"-\", so it would not be sent; tag it cbor:\"%s\" to send it or sandbox:\"-\" to leave it out",
+				owner, f.Name(), key, f.Name()))
+			continue
+		}
+		t.walk(f.Type(), path+"."+f.Name())
+	}
+	for _, c := range collisions(s) {
+		t.fault("G023", fmt.Sprintf("%s and %s both go by the name %q, so only one would be sent; give one another name with sandbox:\"name=…\"",
+			owner+"."+c.first, owner+"."+c.second, c.name))
+	}
+}
+
+// sandboxSkips reports whether a field is left out on purpose.
+func sandboxSkips(tags reflect.StructTag) bool {
+	for item := range strings.SplitSeq(tags.Get("sandbox"), ",") {
+		if strings.TrimSpace(item) == "-" {
+			return true
+		}
+	}
+	return false
+}
+
+// dropped returns the tag that makes the codec leave a field out, if any.
+func dropped(tags reflect.StructTag) string {
+	if cbor, ok := tags.Lookup("cbor"); ok {
+		if cbor == "-" {
+			return "cbor"
+		}
+		return ""
+	}
+	if tags.Get("json") == "-" {
+		return "json"
+	}
+	return ""
+}
+
+// promotes reports whether an unexported field is an embedded struct, whose
+// exported fields belong to the outer struct.
+func promotes(f *types.Var) bool {
+	_, ok := f.Type().Underlying().(*types.Struct)
+	return f.Embedded() && ok
+}
+
+// collision is two fields of one name on the wire.
+type collision struct{ first, second, name string }
+
+// collisions finds fields that hide one another, in the struct or in what it
+// embeds: encoding/json and the codec send one of them at most.
+func collisions(s *types.Struct) []collision {
+	byName := make(map[string]string)
+	var list []collision
+	var visit func(s *types.Struct, prefix string, depth int)
+	visit = func(s *types.Struct, prefix string, depth int) {
+		if depth > 10 { // embedded pointers may form a ring
+			return
+		}
+		for i := range s.NumFields() {
+			f, tags := s.Field(i), reflect.StructTag(s.Tag(i))
+			if f.Name() == "_" || sandboxSkips(tags) || dropped(tags) != "" {
+				continue
+			}
+			name, given := wireName(f, tags)
+			if inner := embeddedStruct(f); inner != nil && !given {
+				visit(inner, prefix+f.Name()+".", depth+1)
+				continue
+			}
+			if !f.Exported() {
+				continue
+			}
+			if first, taken := byName[name]; taken {
+				list = append(list, collision{first, prefix + f.Name(), name})
+				continue
+			}
+			byName[name] = prefix + f.Name()
+		}
+	}
+	visit(s, "", 0)
+	return list
+}
+
+// embeddedStruct returns the struct that a field embeds and whose fields are
+// promoted, or nil.
+func embeddedStruct(f *types.Var) *types.Struct {
+	if !f.Embedded() {
+		return nil
+	}
+	t := f.Type()
+	if p, ok := t.Underlying().(*types.Pointer); ok {
+		t = p.Elem()
+	}
+	if n, ok := types.Unalias(t).(*types.Named); ok {
+		if how, _ := marshaler(n); how != "" {
+			return nil
+		}
+	}
+	s, _ := t.Underlying().(*types.Struct)
+	return s
+}
+
+// wireName is the name of a field on the wire, and whether a tag gives it.
+func wireName(f *types.Var, tags reflect.StructTag) (string, bool) {
+	for item := range strings.SplitSeq(tags.Get("sandbox"), ",") {
+		if name, ok := strings.CutPrefix(strings.TrimSpace(item), "name="); ok {
+			return strings.Trim(name, "'"), true
+		}
+	}
+	for _, key := range []string{"cbor", "json"} {
+		if tag, ok := tags.Lookup(key); ok {
+			if name, _, _ := strings.Cut(tag, ","); name != "" {
+				return name, true
+			}
+			break
+		}
+	}
+	return f.Name(), false
+}

@@ -110,20 +110,21 @@ func (h *cgroupHost) findUnified(m cgroupMount, dir string, fixed bool) {
 }
 
 func (h *cgroupHost) useUnified(dir string, enable bool) bool {
-	// Moving a process needs the right to write cgroup.procs of the group that
-	// is above both its old and its new place.
-	if err := unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK); err != nil {
-		h.explainUnified(fmt.Sprintf("%s is not delegated to us: %v", dir, err))
-		return false
-	}
 	offered, err := os.ReadFile(filepath.Join(dir, "cgroup.controllers"))
 	if err != nil {
 		return false
 	}
+	// Moving a process needs the right to write cgroup.procs of the group that
+	// is above both its old and its new place.
+	denied := unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK)
 	ours := filepath.Join(dir, cgroupFolder)
 	found := false
 	for _, l := range cgroupLimitNames {
 		if h.at[l].version != 0 || !slices.Contains(strings.Fields(string(offered)), l) {
+			continue
+		}
+		if denied != nil {
+			h.why[l] = fmt.Sprintf("%s is not delegated to us: %v", dir, denied)
 			continue
 		}
 		if enable {
@@ -137,14 +138,6 @@ func (h *cgroupHost) useUnified(dir string, enable bool) bool {
 		found = true
 	}
 	return found && h.at[limitMemory].version != 0
-}
-
-func (h *cgroupHost) explainUnified(why string) {
-	for _, l := range cgroupLimitNames {
-		if h.at[l].version == 0 {
-			h.why[l] = why
-		}
-	}
 }
 
 // limitFile is the file that sets a limit, and a value to try it with.

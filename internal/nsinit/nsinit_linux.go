@@ -63,35 +63,59 @@ func init() {
 	syscall.Unsetenv(EnvSocket)
 	state.control = fd
 
-	p := receive(fd)
-	if step, errno := run(p, fd); errno != 0 {
+	body, fds := receive(fd)
+	m := machine{control: fd, fds: fds}
+	if step, errno := m.run(body); errno != 0 {
 		r := Reply{Step: step, Errno: errno}
 		_ = sendAll(fd, r.encode()) // without a reader there is nobody to tell
 		syscall.Exit(1)
 	}
-	state.config, state.files, state.active = p.Config, p.Files, true
+	state.config, state.files, state.active = m.config, m.files, true
 }
 
-// receive waits for the program. A client that goes away first wants nothing
-// any more.
-func receive(fd int) *Program {
-	var h [8]byte
-	if !readAll(fd, h[:]) {
+// receive waits for the program and what is sent with it. A client that goes
+// away first wants nothing any more.
+func receive(fd int) (body []byte, fds []int) {
+	var h [HeaderSize]byte
+	oob := make([]byte, 16+4*maxTrees+8)
+	n, oobn := recvHeader(fd, h[:], oob)
+	if n == 0 || n < len(h) && !readAll(fd, h[n:]) {
 		syscall.Exit(0)
 	}
-	n := get32(h[4:])
-	if get32(h[:]) != magicProgram || n > MaxProgram {
+	if oobn > 0 {
+		msgs, err := syscall.ParseSocketControlMessage(oob[:oobn])
+		if err == nil && len(msgs) == 1 {
+			fds, err = syscall.ParseUnixRights(&msgs[0])
+		}
+		if err != nil {
+			die("the program on the control socket is malformed\n")
+		}
+	}
+	size := get32(h[4:])
+	if get32(h[:]) != magicProgram || size > MaxProgram {
 		die("the program on the control socket is malformed\n")
 	}
-	body := make([]byte, n)
+	body = make([]byte, size)
 	if !readAll(fd, body) {
 		syscall.Exit(0)
 	}
-	p, ok := decodeProgram(body)
-	if !ok {
+	if !checkProgram(body, len(fds)) {
 		die("the program on the control socket is malformed\n")
 	}
-	return p
+	return body, fds
+}
+
+func recvHeader(fd int, p, oob []byte) (n, oobn int) {
+	for {
+		n, oobn, flags, _, err := syscall.Recvmsg(fd, p, oob, syscall.MSG_CMSG_CLOEXEC)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err != nil || flags&syscall.MSG_CTRUNC != 0 {
+			return 0, 0
+		}
+		return n, oobn
+	}
 }
 
 func die(text string) {

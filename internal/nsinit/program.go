@@ -6,16 +6,24 @@ import "syscall"
 // control socket's descriptor. Only a client that starts a pid 1 sets it.
 const EnvSocket = "SANDBOX_NSINIT"
 
+// HeaderSize is the size in bytes of what comes before the body of a program
+// and of a reply. Descriptors are sent with the header of a program.
+const HeaderSize = 8
+
 // MaxProgram bounds an encoded program, in bytes.
 const MaxProgram = 4 << 20
 
 const (
-	magicProgram = 0x31494e53 // "SNI1", followed by the length of the rest
+	magicProgram = 0x32494e53 // "SNI2", followed by the length of the rest
 	magicReply   = 0x52494e53 // "SNIR", the same
 
-	maxOps  = 4096
-	maxRegs = 256
-	maxArgs = 6
+	maxOps   = 4096
+	maxRegs  = 256
+	maxArgs  = 6
+	maxFiles = 64
+	maxOut   = 4096 // of one call, in bytes
+	maxAll   = 128  // calls made together in every thread
+	maxTrees = 250  // descriptors of one message, see unix(7): 253
 )
 
 // Numbers of calls that are no system calls, above the kernel's.
@@ -41,13 +49,11 @@ const (
 	argOut          // pointer to value zero bytes
 	argReg          // result stored in register value
 	argProg         // pointer to a sock_fprog(bytes)
+	argFD           // descriptor number value of those sent with the program
 )
 
-// Int is a number, or a pointer that is nil when v is zero.
+// Int is a number, or a nil pointer when v is zero.
 func Int(v int) Arg { return Arg{kind: argInt, value: uint64(v)} }
-
-// Uint is a number that does not fit an int.
-func Uint(v uint64) Arg { return Arg{kind: argInt, value: v} }
 
 // Str is a pointer to s and a zero byte.
 func Str(s string) Arg { return Arg{kind: argBytes, bytes: append([]byte(s), 0)} }
@@ -55,11 +61,15 @@ func Str(s string) Arg { return Arg{kind: argBytes, bytes: append([]byte(s), 0)}
 // Bytes is a pointer to a copy of b.
 func Bytes(b []byte) Arg { return Arg{kind: argBytes, bytes: b} }
 
-// Out is a pointer to n zero bytes that the call writes.
+// Out is a pointer to n zero bytes that the call writes; at most 4096. Calls
+// share the memory.
 func Out(n int) Arg { return Arg{kind: argOut, value: uint64(n)} }
 
 // Reg is the result of the call that stored register r.
 func Reg(r int) Arg { return Arg{kind: argReg, value: uint64(r)} }
+
+// Sent is the descriptor that was sent with the program as number i, from 0.
+func Sent(i int) Arg { return Arg{kind: argFD, value: uint64(i)} }
 
 // Filter is a pointer to a sock_fprog(seccomp(2)) of the instructions in b,
 // eight bytes each.
@@ -73,8 +83,11 @@ type Call struct {
 
 	Store  int             // register for the result, from 1; zero: none
 	Ignore []syscall.Errno // of these the program goes on
-	Skip   int             // after an ignored error, how many calls to leave out
 	Zero   bool            // a result above zero is a failure too
+
+	// Count, when above one, repeats the call so often, each time with the
+	// second argument, an Int, one higher.
+	Count int
 
 	// All makes the call in every thread of the process, not only in the first.
 	// Neighbours that are marked are made together. Only numbers and bytes are
@@ -82,10 +95,9 @@ type Call struct {
 	All bool
 
 	// Expect, when not nil, must be what the call has written at ExpectAt of
-	// its argument ExpectArg, or the call counts as failed with EINVAL.
-	Expect    []byte
-	ExpectArg int
-	ExpectAt  int
+	// its Out argument, or the call counts as failed with EINVAL.
+	Expect   []byte
+	ExpectAt int
 }
 
 // A File is an inherited descriptor that stays open, close-on-exec.
@@ -103,7 +115,7 @@ type Program struct {
 
 // Encode returns p as it is sent over the control socket.
 func (p *Program) Encode() []byte {
-	e := encoder{b: make([]byte, 8, 16<<10+len(p.Config))}
+	e := encoder{b: make([]byte, HeaderSize, 32<<10+len(p.Config))}
 	e.u32(uint32(len(p.Calls)))
 	for i := range p.Calls {
 		e.call(&p.Calls[i])
@@ -115,7 +127,7 @@ func (p *Program) Encode() []byte {
 	}
 	e.bytes(p.Config)
 	put32(e.b, magicProgram)
-	put32(e.b[4:], uint32(len(e.b)-8))
+	put32(e.b[4:], uint32(len(e.b)-HeaderSize))
 	return e.b
 }
 
@@ -152,8 +164,8 @@ func (e *encoder) call(c *Call) {
 	}
 	e.u8(flags)
 	e.u8(uint8(c.Store))
-	e.u16(uint16(c.Skip))
-	e.u8(uint8(len(c.Ignore)))
+	e.u8(uint8(max(c.Count, 1)))
+	e.u8(uint8(2 * len(c.Ignore)))
 	for _, n := range c.Ignore {
 		e.u16(uint16(n))
 	}
@@ -167,28 +179,60 @@ func (e *encoder) call(c *Call) {
 		}
 	}
 	if c.Expect != nil {
-		e.u8(uint8(c.ExpectArg))
 		e.u32(uint32(c.ExpectAt))
 		e.bytes(c.Expect)
 	}
 }
 
-// decodeProgram takes the body of an encoded program apart. The result refers
-// to b. It reports false for anything that Encode does not make.
-func decodeProgram(b []byte) (*Program, bool) {
-	d := decoder{b: b}
-	p := &Program{}
-	n := d.count(maxOps)
-	for i := 0; i < n && !d.bad; i++ {
-		p.Calls = append(p.Calls, d.call())
+// A step is a decoded Call. It refers to the program and allocates nothing:
+// what dominates the start of a pid 1 is the memory that it touches.
+type step struct {
+	name     []byte
+	nr       uint16
+	flags    uint8
+	store    uint8
+	count    uint8
+	ignore   []byte // two bytes each
+	nargs    int
+	args     [maxArgs]Arg
+	expectAt int
+	expect   []byte
+}
+
+func (s *step) ignores(e syscall.Errno) bool {
+	for i := 0; i+1 < len(s.ignore); i += 2 {
+		if syscall.Errno(uint16(s.ignore[i])|uint16(s.ignore[i+1])<<8) == e {
+			return true
+		}
 	}
-	n = d.count(maxRegs)
-	for i := 0; i < n && !d.bad; i++ {
-		name := string(d.bytes())
-		p.Files = append(p.Files, File{name, int(d.u32())})
+	return false
+}
+
+// checkProgram reports whether body is what Encode makes, with descriptors sent
+// along numbering fds.
+func checkProgram(body []byte, fds int) bool {
+	d := decoder{b: body}
+	var s step
+	all := 0
+	for n := d.count(maxOps); n > 0 && !d.bad; n-- {
+		d.step(&s)
+		if s.flags&flagAll == 0 {
+			all = 0
+		} else if all += int(s.count); all > maxAll {
+			return false
+		}
+		for i := range s.args[:s.nargs] {
+			if s.args[i].kind == argFD && s.args[i].value >= uint64(fds) {
+				return false
+			}
+		}
 	}
-	p.Config = d.bytes()
-	return p, !d.bad && len(d.b) == 0
+	for n := d.count(maxFiles); n > 0 && !d.bad; n-- {
+		d.bytes()
+		d.u32()
+	}
+	d.bytes()
+	return !d.bad && len(d.b) == 0
 }
 
 type decoder struct {
@@ -243,53 +287,44 @@ func (d *decoder) count(limit int) int {
 	return n
 }
 
-func (d *decoder) call() Call {
-	c := Call{Name: string(d.bytes()), Nr: d.u16()}
-	flags := d.u8()
-	c.Zero, c.All = flags&flagZero != 0, flags&flagAll != 0
-	c.Store, c.Skip = int(d.u8()), int(d.u16())
-	for n := d.u8(); n > 0 && !d.bad; n-- {
-		c.Ignore = append(c.Ignore, syscall.Errno(d.u16()))
+// step decodes the next call into s.
+func (d *decoder) step(s *step) {
+	s.name, s.nr, s.flags = d.bytes(), d.u16(), d.u8()
+	s.store, s.count = d.u8(), d.u8()
+	s.ignore = d.take(int(d.u8()))
+	s.nargs = int(d.u8())
+	if s.nargs > maxArgs || s.count == 0 {
+		d.bad, s.nargs = true, 0
 	}
-	n := int(d.u8())
-	if n > maxArgs {
-		d.bad = true
-	}
-	for i := 0; i < n && !d.bad; i++ {
-		a := Arg{kind: d.u8()}
+	out := -1
+	for i := range s.args[:s.nargs] {
+		a := &s.args[i]
+		*a = Arg{kind: d.u8()}
 		switch a.kind {
 		case argBytes, argProg:
 			a.bytes = d.bytes()
-		case argInt:
+			d.bad = d.bad || len(a.bytes) == 0
+		case argInt, argFD:
 			a.value = d.u64()
 		case argReg:
 			a.value = d.u64()
 			d.bad = d.bad || a.value >= maxRegs
 		case argOut:
 			a.value = d.u64()
-			d.bad = d.bad || a.value > 1<<16
+			d.bad = d.bad || a.value > maxOut || out >= 0
+			out = int(a.value)
 		default:
 			d.bad = true
 		}
-		c.Args = append(c.Args, a)
 	}
-	if flags&flagExpect != 0 {
-		c.ExpectArg, c.ExpectAt = int(d.u8()), int(d.u32())
-		c.Expect = d.bytes()
-		if !d.bad && !c.expectable() {
-			d.bad = true
-		}
+	if s.count > 1 && (s.nargs < 2 || s.args[1].kind != argInt) {
+		d.bad = true
 	}
-	return c
-}
-
-// expectable reports whether the bytes that c expects lie in an Out argument.
-func (c *Call) expectable() bool {
-	if c.ExpectArg >= len(c.Args) || c.Args[c.ExpectArg].kind != argOut {
-		return false
+	s.expect = nil
+	if s.flags&flagExpect != 0 {
+		s.expectAt, s.expect = int(d.u32()), d.bytes()
+		d.bad = d.bad || s.expectAt > out || len(s.expect) > out-s.expectAt
 	}
-	size := int(c.Args[c.ExpectArg].value)
-	return c.ExpectAt <= size && len(c.Expect) <= size-c.ExpectAt
 }
 
 func put32(b []byte, v uint32) {

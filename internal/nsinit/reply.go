@@ -14,22 +14,19 @@ type Reply struct {
 }
 
 func (r *Reply) encode() []byte {
-	e := encoder{b: make([]byte, 8, 64+len(r.Step)+len(r.Ready))}
+	e := encoder{b: make([]byte, HeaderSize, 64+len(r.Step)+len(r.Ready))}
 	e.u32(uint32(r.Errno))
 	e.bytes([]byte(r.Step))
 	e.bytes(r.Ready)
 	put32(e.b, magicReply)
-	put32(e.b[4:], uint32(len(e.b)-8))
+	put32(e.b[4:], uint32(len(e.b)-HeaderSize))
 	return e.b
 }
-
-// ReplyHeader is the size in bytes of what comes before the body of a reply.
-const ReplyHeader = 8
 
 // ReplySize returns the size of the body that follows the header h. It reports
 // false when h is not the header of a reply.
 func ReplySize(h []byte) (int, bool) {
-	if len(h) != ReplyHeader || get32(h) != magicReply {
+	if len(h) != HeaderSize || get32(h) != magicReply {
 		return 0, false
 	}
 	n := get32(h[4:])

@@ -7,51 +7,16 @@ import (
 	"unsafe"
 )
 
-// run makes the calls of p. It returns the name of the one that failed.
-func run(p *Program, control int) (step string, errno syscall.Errno) {
-	m := machine{p: p, control: control}
-	for i := 0; i < len(p.Calls); i++ {
-		c := &p.Calls[i]
-		if c.All {
-			n := 1
-			for i+n < len(p.Calls) && p.Calls[i+n].All {
-				n++
-			}
-			if step, errno := m.everyThread(p.Calls[i : i+n]); errno != 0 {
-				return step, errno
-			}
-			i += n - 1
-			continue
-		}
-		r, e := m.call(c)
-		if e != 0 {
-			if !ignored(c, e) {
-				return c.Name, e
-			}
-			i += c.Skip
-			continue
-		}
-		if c.Store != 0 {
-			m.regs[c.Store] = r
-		}
-	}
-	return "", 0
-}
-
-func ignored(c *Call, e syscall.Errno) bool {
-	for _, want := range c.Ignore {
-		if want == e {
-			return true
-		}
-	}
-	return false
-}
-
+// A machine runs one program.
 type machine struct {
-	p       *Program
 	control int
+	fds     []int // sent with the program
 	regs    [maxRegs]uintptr
-	keep    [maxArgs]any // what pointers in args point to
+	out     [maxOut]byte
+	fprog   sockFprog
+
+	files  []File
+	config []byte
 }
 
 // A sockFprog is struct sock_fprog of linux/filter.h.
@@ -60,59 +25,103 @@ type sockFprog struct {
 	filter *byte
 }
 
-func (m *machine) call(c *Call) (uintptr, syscall.Errno) {
-	switch c.Nr {
+// run makes the calls of a program that checkProgram approves. It returns the
+// name of the one that failed.
+func (m *machine) run(body []byte) (failed string, errno syscall.Errno) {
+	m.readFiles(body)
+	d := decoder{b: body}
+	var s step
+	var all everyThread
+	for n := d.count(maxOps); n > 0; n-- {
+		d.step(&s)
+		if s.flags&flagAll != 0 {
+			all.add(m, &s)
+			continue
+		}
+		if failed, errno = all.run(); errno != 0 {
+			return failed, errno
+		}
+		if errno = m.step(&s); errno != 0 {
+			return string(s.name), errno
+		}
+	}
+	return all.run()
+}
+
+// readFiles reads what comes after the calls.
+func (m *machine) readFiles(body []byte) {
+	d := decoder{b: body}
+	var s step
+	for n := d.count(maxOps); n > 0; n-- {
+		d.step(&s)
+	}
+	n := d.count(maxFiles)
+	m.files = make([]File, n)
+	for i := range m.files {
+		m.files[i] = File{string(d.bytes()), int(d.u32())}
+	}
+	m.config = d.bytes()
+}
+
+func (m *machine) step(s *step) syscall.Errno {
+	for i := range s.count {
+		r, e := m.call(s, uintptr(i))
+		if e != 0 && !s.ignores(e) {
+			return e
+		}
+		m.regs[s.store] = r // register 0 is never read
+	}
+	return 0
+}
+
+func (m *machine) call(s *step, i uintptr) (uintptr, syscall.Errno) {
+	switch s.nr {
 	case CloseInherited:
 		return 0, m.closeInherited()
 	case RemountTree:
-		if len(c.Args) != 1 || len(c.Args[0].bytes) == 0 {
+		if s.nargs != 1 || s.args[0].kind != argBytes {
 			return 0, syscall.EINVAL
 		}
-		return 0, remountTree(string(c.Args[0].bytes[:len(c.Args[0].bytes)-1]))
+		path := s.args[0].bytes
+		return 0, remountTree(string(path[:len(path)-1]))
 	}
-	var a [maxArgs]uintptr
-	for i := range c.Args {
-		a[i] = m.arg(i, &c.Args[i])
-	}
-	r, _, e := syscall.RawSyscall6(uintptr(c.Nr), a[0], a[1], a[2], a[3], a[4], a[5])
+	a := m.arguments(s, i)
+	r, _, e := syscall.RawSyscall6(uintptr(s.nr), a[0], a[1], a[2], a[3], a[4], a[5])
 	if e != 0 {
 		return 0, e
 	}
-	if c.Zero && r != 0 {
+	if s.flags&flagZero != 0 && r != 0 {
 		return 0, syscall.EINVAL
 	}
-	if c.Expect != nil {
-		out := m.keep[c.ExpectArg].([]byte)
-		if string(out[c.ExpectAt:c.ExpectAt+len(c.Expect)]) != string(c.Expect) {
-			return 0, syscall.EINVAL
-		}
+	if string(m.out[s.expectAt:s.expectAt+len(s.expect)]) != string(s.expect) {
+		return 0, syscall.EINVAL
 	}
 	return r, 0
 }
 
-func (m *machine) arg(i int, a *Arg) uintptr {
-	switch a.kind {
-	case argReg:
-		return m.regs[a.value]
-	case argBytes:
-		if len(a.bytes) == 0 {
-			return 0
+// arguments returns what goes into the registers of a call, for its repetition i.
+func (m *machine) arguments(s *step, i uintptr) (out [maxArgs]uintptr) {
+	for k := range s.args[:s.nargs] {
+		a := &s.args[k]
+		switch a.kind {
+		case argReg:
+			out[k] = m.regs[a.value]
+		case argFD:
+			out[k] = uintptr(m.fds[a.value])
+		case argBytes:
+			out[k] = uintptr(unsafe.Pointer(&a.bytes[0]))
+		case argOut:
+			clear(m.out[:a.value])
+			out[k] = uintptr(unsafe.Pointer(&m.out))
+		case argProg:
+			m.fprog = sockFprog{uint16(len(a.bytes) / 8), &a.bytes[0]}
+			out[k] = uintptr(unsafe.Pointer(&m.fprog))
+		default:
+			out[k] = uintptr(a.value)
 		}
-		m.keep[i] = a.bytes
-		return uintptr(unsafe.Pointer(&a.bytes[0]))
-	case argOut:
-		b := make([]byte, a.value+1)
-		m.keep[i] = b
-		return uintptr(unsafe.Pointer(&b[0]))
-	case argProg:
-		if len(a.bytes) < 8 {
-			return 0
-		}
-		f := &sockFprog{len: uint16(len(a.bytes) / 8), filter: &a.bytes[0]}
-		m.keep[i] = f
-		return uintptr(unsafe.Pointer(f))
 	}
-	return uintptr(a.value)
+	out[1] += i
+	return out
 }
 
 // closeInherited tells what the process was given from what it has opened
@@ -141,7 +150,7 @@ func (m *machine) closeInherited() syscall.Errno {
 }
 
 func (m *machine) named(fd int) bool {
-	for _, f := range m.p.Files {
+	for _, f := range m.files {
 		if f.FD == fd {
 			return true
 		}

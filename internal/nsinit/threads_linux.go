@@ -54,28 +54,39 @@ const (
 	saRestorer = 0x04000000 // needed on amd64, ignored on arm64
 )
 
-// everyThread makes calls in this thread, then in all others, those that are
-// started meanwhile included.
-func (m *machine) everyThread(calls []Call) (string, syscall.Errno) {
-	raw := make([]rawCall, len(calls))
-	for i := range calls {
-		c := &calls[i]
-		raw[i].nr = uintptr(c.Nr)
-		for j := range c.Args {
-			raw[i].args[j] = m.arg(j, &c.Args[j])
-		}
-		a := &raw[i].args
-		_, _, e := syscall.RawSyscall6(raw[i].nr, a[0], a[1], a[2], a[3], a[4], a[5])
-		if e != 0 {
-			if !ignored(c, e) {
-				return c.Name, e
-			}
-			raw[i].nr = noCall
+// everyThread collects calls and makes them in this thread, then in all others,
+// those that are started meanwhile included.
+type everyThread struct {
+	calls [maxAll]rawCall
+	names [maxAll][]byte
+	n     int
+	first syscall.Errno // of a call that failed in this thread
+	which []byte
+}
+
+// add makes the call of s in this thread and keeps it for the others.
+func (t *everyThread) add(m *machine, s *step) {
+	for i := range s.count {
+		c := &t.calls[t.n]
+		c.nr, c.args = uintptr(s.nr), m.arguments(s, uintptr(i))
+		t.names[t.n] = s.name
+		t.n++
+		_, _, e := syscall.RawSyscall6(c.nr, c.args[0], c.args[1], c.args[2], c.args[3], c.args[4], c.args[5])
+		if e != 0 && s.ignores(e) {
+			c.nr = noCall
+		} else if e != 0 && t.first == 0 {
+			t.first, t.which = e, s.name
 		}
 	}
-	batch, batchLen = &raw[0], uintptr(len(raw))
-	defer func() { batch = nil }()
+}
 
+// run makes what was added in all other threads.
+func (t *everyThread) run() (string, syscall.Errno) {
+	if t.n == 0 || t.first != 0 {
+		return string(t.which), t.first
+	}
+	batch, batchLen = &t.calls[0], uintptr(t.n)
+	defer func() { batch = nil }()
 	act := sigaction{handlerAddr(), saSiginfo | saOnstack | saRestart | saRestorer, restorerAddr(), ^uint64(0)}
 	var old sigaction
 	if e := rtSigaction(&act, &old); e != 0 {
@@ -85,55 +96,71 @@ func (m *machine) everyThread(calls []Call) (string, syscall.Errno) {
 
 	self, _, _ := syscall.RawSyscall(syscall.SYS_GETTID, 0, 0, 0)
 	done := map[int]bool{int(self): true}
-	for again := true; again; {
-		again = false
-		var errno syscall.Errno
-		if e := eachEntry("/proc/self/task", func(tid int) {
-			if errno == 0 && !done[tid] {
-				errno = signalThread(tid)
-				done[tid], again = true, true
+	for {
+		sent := 0
+		var failed syscall.Errno
+		before := loadDone()
+		e := eachEntry("/proc/self/task", func(tid int) {
+			if done[tid] || failed != 0 {
+				return
 			}
-		}); e != 0 {
-			return "list the threads", e
+			done[tid] = true
+			if failed = signalThread(tid); failed == 0 {
+				sent++
+			}
+		})
+		if e == 0 {
+			e = failed
 		}
-		if errno != 0 {
-			name := "restrict every thread"
-			if i := len(calls) - int(batchIndex); batchErrno != 0 && i >= 0 && i < len(calls) {
-				name = calls[i].Name
-			}
-			return name, errno
+		if e == 0 {
+			e = awaitThreads(before, sent)
+		}
+		if e != 0 {
+			return t.failedName(), e
+		}
+		if sent == 0 {
+			t.n = 0
+			return "", 0
 		}
 	}
-	return "", 0
+}
+
+func (t *everyThread) failedName() string {
+	if i := t.n - int(batchIndex); batchErrno != 0 && i >= 0 && i < t.n {
+		return string(t.names[i])
+	}
+	return "restrict every thread"
 }
 
 // noCall stands for a call that failed with an ignored error: getpid.
 const noCall = syscall.SYS_GETPID
 
-// signalThread has one thread make the calls and waits for it.
+// signalThread has one thread make the calls. One that has ended meanwhile is
+// done with.
 func signalThread(tid int) syscall.Errno {
 	pid, _, _ := syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)
-	before := loadDone()
 	_, _, e := syscall.RawSyscall(syscall.SYS_TGKILL, pid, uintptr(tid), threadSignal)
-	for waited := 0; e == 0; waited++ {
-		if loadDone() != before {
-			return syscall.Errno(batchErrno)
-		}
-		if waited > 40000 { // 2 s
-			return syscall.ETIMEDOUT
-		}
-		if waited > 20 {
-			pause := syscall.Timespec{Nsec: 50000}
-			syscall.RawSyscall(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&pause)), 0, 0)
-		} else {
-			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
-		}
-		_, _, e = syscall.RawSyscall(syscall.SYS_TGKILL, pid, uintptr(tid), 0)
-	}
 	if e == syscall.ESRCH {
-		return 0 // it has ended
+		return 0
 	}
 	return e
+}
+
+// awaitThreads waits until n threads have made the calls. One that ends instead
+// makes it fail: who has what cannot be told any more.
+func awaitThreads(before uint32, n int) syscall.Errno {
+	for waited := 0; loadDone()-before < uint32(n); waited++ {
+		if waited < 10 {
+			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
+			continue
+		}
+		if waited > 60000 { // 2 s
+			return syscall.ETIMEDOUT
+		}
+		pause := syscall.Timespec{Nsec: 30000}
+		syscall.RawSyscall(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&pause)), 0, 0)
+	}
+	return syscall.Errno(batchErrno)
 }
 
 func rtSigaction(act, old *sigaction) syscall.Errno {

@@ -5,7 +5,6 @@ package local
 import (
 	"fmt"
 	"os"
-	"os/signal"
 	"strconv"
 	"syscall"
 	"unsafe"
@@ -74,28 +73,26 @@ func inherited(name string) *os.File {
 
 // shrugOff keeps signals from inside from ending init. The kernel drops those
 // that pid 1 has no handler for, but the Go runtime has handlers for nearly all
-// and ends the process in some. Signals that package signal is told of it only
-// passes on, and with Landlock scopes commands cannot send any.
+// and ends the process in some. They are ignored behind the runtime's back: it
+// goes on believing that they have its handler, and so resets them in children,
+// which package signal would not do for ignored ones.
 //
-// Without scopes a command of the same user could still send a fault with a
-// forged origin, which the runtime takes for a crash of its own. Then signals
-// are ignored behind the runtime's back: it goes on believing that they have its
-// handler and resets them in children. The price is that a true fault ends init.
+// Signals that tell of faults stay as they are where Landlock keeps commands
+// from sending any. Elsewhere a command of the same user could pass one off as
+// a fault of init's own, so there they are ignored, too, at the price that a
+// true fault ends init.
 func shrugOff(scoped bool) {
-	sink := make(chan os.Signal, 1)
-	signal.Notify(sink)
-	go func() {
-		for range sink { // nobody is told: nothing outside uses signals
-		}
-	}()
+	for _, sig := range []syscall.Signal{
+		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGABRT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE,
+		unix.SIGALRM, unix.SIGTERM, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGVTALRM,
+		unix.SIGWINCH, unix.SIGIO, unix.SIGPWR,
+	} {
+		ignoreSignal(sig)
+	}
 	if scoped {
 		return
 	}
-	for _, sig := range []syscall.Signal{
-		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGILL, unix.SIGTRAP, unix.SIGABRT, unix.SIGBUS, unix.SIGFPE,
-		unix.SIGUSR1, unix.SIGSEGV, unix.SIGUSR2, unix.SIGPIPE, unix.SIGALRM, unix.SIGTERM, unix.SIGSTKFLT,
-		unix.SIGXCPU, unix.SIGXFSZ, unix.SIGVTALRM, unix.SIGPROF, unix.SIGWINCH, unix.SIGIO, unix.SIGPWR, unix.SIGSYS,
-	} {
+	for _, sig := range []syscall.Signal{unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGPROF, unix.SIGSYS} {
 		ignoreSignal(sig)
 	}
 }

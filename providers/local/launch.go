@@ -140,10 +140,6 @@ func launchWith(ctx context.Context, s *launchSpec, host *probeResult) (*initPro
 		return nil, err
 	}
 	l := &launcher{s: &spec, host: host, exe: exe}
-	defer l.closeTrees()
-	if err := l.prepare(); err != nil {
-		return nil, err
-	}
 	timeout := s.startTimeout
 	if timeout == 0 {
 		timeout = 20 * time.Second
@@ -187,8 +183,8 @@ type launcher struct {
 	host  *probeResult
 	exe   *executable
 	files []*os.File // of the child, by descriptor; nil: /dev/null
-	trees []*os.File // among files, ours
 	prog  nsinit.Program
+	trees []*os.File // sent with the program
 }
 
 // Descriptors of the child that are always the same.
@@ -197,10 +193,10 @@ const (
 	childExe     = 4
 )
 
-// prepare decides what the child is given and told.
-func (l *launcher) prepare() error {
+// give decides what the child starts with.
+func (l *launcher) give(control *os.File) {
 	s := l.s
-	l.files = []*os.File{nil, s.log, s.log, nil, l.exe.file}
+	l.files = []*os.File{nil, s.log, s.log, childControl: control, childExe: l.exe.file}
 	l.name(fdListener, s.listener)
 	l.name(fdControl, s.control)
 	l.name(fdLock, s.lock)
@@ -208,10 +204,6 @@ func (l *launcher) prepare() error {
 	for i, f := range s.extra {
 		l.name(fdExtra+strconv.Itoa(i), f)
 	}
-	l.prog.Config = s.config
-	var err error
-	l.prog.Calls, err = plan(s, l.host, l.tree)
-	return err
 }
 
 // name passes f, unless nil, under a name.
@@ -223,9 +215,15 @@ func (l *launcher) name(name string, f *os.File) {
 	l.files = append(l.files, f)
 }
 
-// tree passes a copy of a tree of the host that this process makes, when it
-// may. Init itself could not reach a tree below a directory that only root can
-// enter.
+// compile writes the program.
+func (l *launcher) compile() (err error) {
+	l.prog.Config = l.s.config
+	l.prog.Calls, err = plan(l.s, l.host, l.tree)
+	return err
+}
+
+// tree copies a tree of the host, when this process may. Init itself could not
+// reach a tree below a directory that only root can enter.
 func (l *launcher) tree(source string, attr uint64) (int, bool, error) {
 	if !l.host.clientTrees {
 		return 0, false, nil
@@ -235,8 +233,7 @@ func (l *launcher) tree(source string, attr uint64) (int, bool, error) {
 		return 0, false, errdefs.Wrap("E2000", "create sandbox", "copy the mount of "+source, err)
 	}
 	l.trees = append(l.trees, f)
-	l.files = append(l.files, f)
-	return len(l.files) - 1, true, nil
+	return len(l.trees) - 1, true, nil
 }
 
 func (l *launcher) closeTrees() {

@@ -11,7 +11,7 @@ import (
 	"os/user"
 	"strconv"
 	"strings"
-	"syscall"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,37 +60,50 @@ func mappingKind() mapKind {
 	return mapSingle
 }
 
-// attr sets what of the mapping is done between clone and exec.
-func (m idMapping) attr(a *syscall.SysProcAttr) {
+// apply maps the ids of a child that was cloned into a user namespace. It has
+// started but does nothing before its program arrives, so that the clone itself
+// need not wait for the maps: with CLONE_VFORK it costs the same however large
+// this process is.
+func (m idMapping) apply(ctx context.Context, pid int) error {
 	switch m.kind {
-	case mapBlock:
-		start := blockBase + m.block*blockSize
-		ids := []syscall.SysProcIDMap{{ContainerID: 0, HostID: start, Size: blockSize}}
-		a.UidMappings, a.GidMappings = ids, ids
-		a.GidMappingsEnableSetgroups = true
-		a.Credential = &syscall.Credential{} // inside root; drops supplementary groups
-	case mapSingle:
-		a.UidMappings = []syscall.SysProcIDMap{{ContainerID: userID, HostID: os.Geteuid(), Size: 1}}
-		a.GidMappings = []syscall.SysProcIDMap{{ContainerID: userID, HostID: os.Getegid(), Size: 1}}
-		a.AmbientCaps = allCaps()
 	case mapSubid:
-		a.AmbientCaps = allCaps() // the maps follow, see apply
+		tools, err := subidTools()
+		if err != nil {
+			return err
+		}
+		if err := tools.mapIDs(ctx, tools.uidmap, pid, os.Geteuid(), tools.uids); err != nil {
+			return err
+		}
+		return tools.mapIDs(ctx, tools.gidmap, pid, os.Getegid(), tools.gids)
+	case mapSingle:
+		// Without privileges a group can be mapped only when it cannot be left.
+		if err := writeProc(pid, "setgroups", "deny"); err != nil {
+			return err
+		}
+		if err := writeProc(pid, "uid_map", fmt.Sprintf("%d %d 1\n", userID, os.Geteuid())); err != nil {
+			return err
+		}
+		return writeProc(pid, "gid_map", fmt.Sprintf("%d %d 1\n", userID, os.Getegid()))
+	case mapBlock:
+		text := fmt.Sprintf("0 %d %d\n", blockBase+m.block*blockSize, blockSize)
+		if err := writeProc(pid, "uid_map", text); err != nil {
+			return err
+		}
+		return writeProc(pid, "gid_map", text)
 	}
+	return fmt.Errorf("unknown mapping %q", m.kind)
 }
 
-// apply does what of the mapping needs a running child.
-func (m idMapping) apply(ctx context.Context, pid int) error {
-	if m.kind != mapSubid {
-		return nil
-	}
-	tools, err := subidTools()
+func writeProc(pid int, name, text string) error {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/"+name, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return &os.PathError{Op: "open", Path: name, Err: err}
 	}
-	if err := tools.mapIDs(ctx, tools.uidmap, pid, os.Geteuid(), tools.uids); err != nil {
-		return err
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(text)); err != nil {
+		return &os.PathError{Op: "write", Path: name, Err: err}
 	}
-	return tools.mapIDs(ctx, tools.gidmap, pid, os.Getegid(), tools.gids)
+	return nil
 }
 
 // subids is what a user needs to map more than its own id.
@@ -175,14 +188,15 @@ func (s *subids) mapIDs(ctx context.Context, tool string, pid, own int, r idRang
 	return nil
 }
 
-// allCaps lists the capabilities that this kernel knows.
-func allCaps() []uintptr {
+// allCaps lists the capabilities that this kernel knows. A child is given them
+// as ambient ones, within its own user namespace only, to keep over its exec.
+var allCaps = sync.OnceValue(func() []uintptr {
 	caps := make([]uintptr, lastCap()+1)
 	for i := range caps {
 		caps[i] = uintptr(i)
 	}
 	return caps
-}
+})
 
 // lastCap is the highest capability of this kernel.
 func lastCap() int {

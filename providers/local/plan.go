@@ -30,15 +30,17 @@ type planner struct {
 	*program
 	s       *launchSpec
 	host    *probeResult
-	trees   func(source string, attr uint64) (fd int, ok bool, err error)
+	trees   treeMaker
 	sources map[string]nsinit.Arg // of view entries, by target
 }
 
-// plan returns the calls that build the sandbox of s. trees makes detached
-// copies of host trees in the client, where the client may: it returns the
-// descriptor under which init finds the copy. Where it reports false, init
-// makes the copy itself.
-func plan(s *launchSpec, host *probeResult, trees func(source string, attr uint64) (int, bool, error)) ([]nsinit.Call, error) {
+// A treeMaker makes a detached copy of a tree of the host in the client, where
+// the client may, and returns the number under which init is sent it. Where it
+// reports false, init makes the copy itself.
+type treeMaker func(source string, attr uint64) (number int, ok bool, err error)
+
+// plan returns the calls that build the sandbox of s.
+func plan(s *launchSpec, host *probeResult, trees treeMaker) ([]nsinit.Call, error) {
 	p := &planner{newProgram(), s, host, trees, map[string]nsinit.Arg{}}
 	view := append(append([]viewEntry(nil), rootView()...), p.exposed()...)
 
@@ -68,7 +70,7 @@ func (s *launchSpec) hostName() string {
 
 func (p *planner) begin() {
 	p.add("set the file mode mask", unix.SYS_UMASK, nsinit.Int(0o022))
-	if p.s.mapping.kind == mapSubid {
+	if p.s.mapping.manyUsers() {
 		p.becomeRoot()
 	}
 	// Nothing that is mounted from here on shows outside, and the reverse.
@@ -109,12 +111,12 @@ func (p *planner) openSources(view []viewEntry) error {
 }
 
 func (p *planner) openSource(target, source string, attr uint64, device bool) error {
-	fd, ok, err := p.trees(source, attr)
+	n, ok, err := p.trees(source, attr)
 	if err != nil {
 		return err
 	}
 	if ok {
-		p.sources[target] = nsinit.Int(fd)
+		p.sources[target] = nsinit.Sent(n)
 		return nil
 	}
 	tree := p.clone(source, source)
@@ -132,7 +134,7 @@ func (p *planner) openSource(target, source string, attr uint64, device bool) er
 func (p *planner) checkDevice(source string, fd nsinit.Arg) {
 	var st unix.Stat_t
 	c := p.add("check "+source, unix.SYS_FSTAT, fd, nsinit.Out(int(unsafe.Sizeof(st))))
-	c.ExpectArg, c.ExpectAt = 1, int(unsafe.Offsetof(st.Rdev))
+	c.ExpectAt = int(unsafe.Offsetof(st.Rdev))
 	c.Expect = binary.NativeEndian.AppendUint64(nil, deviceNumbers[path.Base(source)])
 }
 
@@ -351,7 +353,7 @@ func (p *planner) rlimit(resource int, hard uint64) {
 func (p *planner) lock() {
 	p.add("close inherited descriptors", nsinit.CloseInherited)
 	first := len(p.calls)
-	if p.s.mapping.kind == mapSubid {
+	if p.s.mapping.manyUsers() {
 		p.becomeRoot()
 	}
 	// A keyring of our own in the place of the caller's. One name, so that the
@@ -363,9 +365,7 @@ func (p *planner) lock() {
 	p.add("enter a cgroup namespace", unix.SYS_UNSHARE, nsinit.Int(unix.CLONE_NEWCGROUP))
 	p.prctl("set no_new_privs", unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	p.prctl("clear ambient capabilities", unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-	for c := range p.host.lastCap + 1 {
-		p.prctl("drop a capability from the bounding set", unix.PR_CAPBSET_DROP, c, 0, 0, 0)
-	}
+	p.prctl("empty the bounding set", unix.PR_CAPBSET_DROP, 0, 0, 0, 0).Count = p.host.lastCap + 1
 	header, data := capData(p.s.mapping.initCaps())
 	p.add("set capabilities", unix.SYS_CAPSET, nsinit.Bytes(header), nsinit.Bytes(data))
 	for i := first; i < len(p.calls); i++ {

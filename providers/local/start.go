@@ -35,7 +35,8 @@ func (l *launcher) start(ctx context.Context) (*initProc, error) {
 		return nil, errdefs.Wrap("E2000", "create sandbox", "make the control socket", err)
 	}
 	defer ours.Close()
-	proc, err := l.clone(theirs)
+	l.give(theirs)
+	proc, err := l.clone()
 	theirs.Close()
 	if err != nil {
 		return nil, err
@@ -50,12 +51,11 @@ func (l *launcher) start(ctx context.Context) (*initProc, error) {
 }
 
 // clone starts the child, which waits for its program.
-func (l *launcher) clone(control *os.File) (*os.Process, error) {
+func (l *launcher) clone() (*os.Process, error) {
 	null, err := devNull()
 	if err != nil {
 		return nil, errdefs.Wrap("E2000", "create sandbox", "open /dev/null", err)
 	}
-	l.files[childControl] = control
 	for i, f := range l.files {
 		if f == nil {
 			l.files[i] = null
@@ -64,12 +64,18 @@ func (l *launcher) clone(control *os.File) (*os.Process, error) {
 	attr := &os.ProcAttr{
 		Env:   []string{nsinit.EnvSocket + "=" + strconv.Itoa(childControl)},
 		Files: l.files,
-		Sys:   &syscall.SysProcAttr{Cloneflags: cloneFlags, Setsid: true},
+		Sys: &syscall.SysProcAttr{
+			// Package syscall leaves CLONE_VFORK away with a new user namespace
+			// because it writes the maps before exec. We do it after, and so the
+			// page tables of this process need not be copied.
+			Cloneflags:  cloneFlags | unix.CLONE_VFORK | unix.CLONE_VM,
+			Setsid:      true,
+			AmbientCaps: allCaps(),
+		},
 	}
 	if l.s.network != netHost {
 		attr.Sys.Cloneflags |= unix.CLONE_NEWNET
 	}
-	l.s.mapping.attr(attr.Sys)
 	p, err := os.StartProcess("/proc/self/fd/"+strconv.Itoa(childExe), []string{"sandbox-init"}, attr)
 	if err != nil {
 		return nil, l.host.explain("clone", errnoOf(err), err)
@@ -94,7 +100,12 @@ func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixCo
 			return errdefs.Wrap("E2000", "create sandbox", "move init to its control groups", err)
 		}
 	}
-	if _, err := control.Write(l.prog.Encode()); err != nil {
+	// All of this while the child's runtime starts.
+	defer l.closeTrees()
+	if err := l.compile(); err != nil {
+		return err
+	}
+	if err := l.send(control); err != nil {
 		return l.lost(ctx, p, err)
 	}
 	r, err := readReply(control)
@@ -106,6 +117,31 @@ func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixCo
 	}
 	p.ready = r.Ready
 	return nil
+}
+
+// send sends the program, with the trees on its header.
+func (l *launcher) send(control *net.UnixConn) error {
+	b := l.prog.Encode()
+	if len(b) > nsinit.MaxProgram {
+		return errors.New("the program is too long")
+	}
+	fds := make([]int, len(l.trees))
+	for i, f := range l.trees {
+		fds[i] = int(f.Fd())
+	}
+	var oob []byte
+	if len(fds) > 0 {
+		oob = unix.UnixRights(fds...)
+	}
+	n, _, err := control.WriteMsgUnix(b[:nsinit.HeaderSize], oob, nil)
+	if err == nil && n != nsinit.HeaderSize {
+		err = io.ErrShortWrite
+	}
+	if err != nil {
+		return err
+	}
+	_, err = control.Write(b[nsinit.HeaderSize:])
+	return err
 }
 
 // lost explains why init is gone without a word.
@@ -141,7 +177,7 @@ func controlPair() (*net.UnixConn, *os.File, error) {
 }
 
 func readReply(r io.Reader) (nsinit.Reply, error) {
-	var h [nsinit.ReplyHeader]byte
+	var h [nsinit.HeaderSize]byte
 	if _, err := io.ReadFull(r, h[:]); err != nil {
 		return nsinit.Reply{}, err
 	}

@@ -3,6 +3,7 @@ package sandboxfn
 import (
 	"context"
 	"path"
+	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
 )
@@ -41,6 +42,7 @@ type Func[A, R any] struct{ h *handle }
 type handle struct {
 	fn   *function
 	opts Options
+	last atomic.Pointer[setup] // of the last call
 }
 
 // Declare makes the handle of a function. Generated code calls it to initialise
@@ -54,7 +56,7 @@ func Declare[A, R any](d Decl) Func[A, R] {
 // from init, before [Takeover]. Binding a second function to an id makes every
 // call of either fail with E9008.
 func Bind[A, R any](f Func[A, R], fn func(context.Context, A) (R, error)) {
-	f.h.fn.bind(fn)
+	bindTo(f.h.fn, fn)
 	functions.add(f.h.fn)
 }
 

@@ -2,6 +2,8 @@ package sandboxfn
 
 import (
 	"reflect"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
 
 // ErrorEntry is something error identity needs to know: a sentinel or a type.
@@ -35,4 +37,12 @@ var errorEntries []ErrorEntry
 // "_test" for what _test.go files declare.
 func Takeover(unit string) {
 	functions.takeover(unit)
+	if unit == "" || worker.Unit() != unit {
+		return
+	}
+	var fs []worker.Function
+	for _, f := range functions.ofUnit(unit) {
+		fs = append(fs, f.guest())
+	}
+	worker.Main(fs, knownErrors())
 }

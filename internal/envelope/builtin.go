@@ -2,6 +2,8 @@ package envelope
 
 import (
 	"math/big"
+	"net"
+	"net/netip"
 	"net/url"
 	"reflect"
 	"sync"
@@ -18,6 +20,8 @@ func builtin(t reflect.Type) *plan {
 		return via(urlToWire, urlFromWire)
 	case reflect.TypeFor[url.Userinfo]():
 		return via(userToWire, userFromWire)
+	case reflect.TypeFor[net.OpError]():
+		return via(opErrorToWire, opErrorFromWire)
 	case reflect.TypeFor[big.Int](), reflect.TypeFor[big.Float](), reflect.TypeFor[big.Rat]():
 		return &plan{enc: encGob, dec: decGob, min: 1}
 	}
@@ -97,6 +101,50 @@ func userFromWire(w *userWire) url.Userinfo {
 	}
 	return *url.User(w.Name)
 }
+
+// opErrorWire holds the fields of net.OpError, two of which are interfaces.
+type opErrorWire struct {
+	Op, Net      string
+	Source, Addr *addrWire
+	Err          error
+}
+
+type addrWire struct{ Network, Text string }
+
+func opErrorToWire(e *net.OpError) opErrorWire {
+	addr := func(a net.Addr) *addrWire {
+		if a == nil {
+			return nil
+		}
+		return &addrWire{a.Network(), a.String()}
+	}
+	return opErrorWire{Op: e.Op, Net: e.Net, Source: addr(e.Source), Addr: addr(e.Addr), Err: e.Err}
+}
+
+func opErrorFromWire(w *opErrorWire) net.OpError {
+	addr := func(a *addrWire) net.Addr {
+		if a == nil {
+			return nil
+		}
+		ap, err := netip.ParseAddrPort(a.Text)
+		switch {
+		case err == nil && a.Network == "tcp":
+			return net.TCPAddrFromAddrPort(ap)
+		case err == nil && a.Network == "udp":
+			return net.UDPAddrFromAddrPort(ap)
+		case a.Network == "unix", a.Network == "unixgram", a.Network == "unixpacket":
+			return &net.UnixAddr{Name: a.Text, Net: a.Network}
+		}
+		return otherAddr{a.Network, a.Text}
+	}
+	return net.OpError{Op: w.Op, Net: w.Net, Source: addr(w.Source), Addr: addr(w.Addr), Err: w.Err}
+}
+
+// otherAddr is an address of a network that is not known here.
+type otherAddr struct{ network, text string }
+
+func (a otherAddr) Network() string { return a.network }
+func (a otherAddr) String() string  { return a.text }
 
 // How the location of a time travels.
 const (

@@ -1,6 +1,8 @@
 package envelope
 
 import (
+	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"reflect"
@@ -51,14 +53,31 @@ func (e *encoder) payload() Payload { return Payload{Body: e.buf, Segments: e.se
 func EncodeRequest(r Request, c *Codec, errs *Errors, args any, limit int64) (Payload, error) {
 	e := newEncoder(errs, limit)
 	e.buf = appendHead(e.buf, majorArray, 4)
+	e.buf = append(e.buf, majorUint<<5|27)
+	e.buf = binary.BigEndian.AppendUint64(e.buf, uint64(r.Timeout))
 	e.buf = appendText(e.buf, r.ID)
-	e.buf = appendInt(e.buf, int64(r.Timeout))
 	e.buf = appendInt(e.buf, r.MaxPayload)
 	e.limit += int64(len(e.buf)) // the limit is the arguments'
 	if err := c.encode(e, reflect.ValueOf(args).Elem()); err != nil {
 		return Payload{}, err
 	}
 	return e.payload(), nil
+}
+
+// Clone returns a copy of p that shares nothing with it.
+func (p Payload) Clone() Payload {
+	c := Payload{Body: bytes.Clone(p.Body)}
+	for _, s := range p.Segments {
+		c.Segments = append(c.Segments, bytes.Clone(s))
+	}
+	return c
+}
+
+// SetTimeout changes the timeout of an encoded request, so that one can be
+// encoded before it is known when it will be sent.
+func (p *Payload) SetTimeout(d time.Duration) {
+	const after = 2 // heads of the array and of the number
+	binary.BigEndian.PutUint64(p.Body[after:], uint64(max(d, 0)))
 }
 
 // OpenedRequest is a request whose arguments are not decoded yet.
@@ -78,14 +97,14 @@ func (r *OpenedRequest) open() (err error) {
 	if err = r.d.array(4); err != nil {
 		return err
 	}
-	if r.ID, err = r.d.text(); err != nil {
-		return err
-	}
 	timeout, err := r.d.int()
 	if err != nil {
 		return err
 	}
 	r.Timeout = time.Duration(timeout)
+	if r.ID, err = r.d.text(); err != nil {
+		return err
+	}
 	r.MaxPayload, err = r.d.int()
 	return err
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -186,6 +187,25 @@ func (s *server) run(id uint64, p envelope.Payload) (out *envelope.Response) {
 	f.Run(ctx, in, out)
 	returned = true
 	return out
+}
+
+// Run runs one encoded call of f in this goroutine, as a worker would, and
+// returns the encoded response. A panic of the function is in it.
+func Run(ctx context.Context, f Function, p envelope.Payload, errs *envelope.Errors) (answer envelope.Payload) {
+	in, err := envelope.OpenRequest(p, errs)
+	out := envelope.NewResponse(errs, max(in.MaxPayload, 0))
+	if err != nil {
+		out.Failed(err)
+		return out.Finish(envelope.Counters{})
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			out.Panicked(envelope.Panic{Value: valueText(v), Stack: userStack()})
+		}
+		answer = out.Finish(envelope.Counters{})
+	}()
+	f.Run(ctx, in, out)
+	return
 }
 
 // answer sends a response, with how much has been written to the standard

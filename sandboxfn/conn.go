@@ -1,0 +1,295 @@
+package sandboxfn
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/envelope"
+	"github.com/agent-sandbox/sandbox-go/internal/frame"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+const (
+	// answerTime is how long a call whose context has ended waits for what the
+	// function makes of it. The rest of its grace goes by in the background.
+	answerTime = 100 * time.Millisecond
+
+	outputTime = time.Second     // a call waits for the end of its output
+	exitTime   = 2 * time.Second // a call waits for how its worker ended
+
+	// maxHello bounds what a worker says of itself, in bytes.
+	maxHello = 8 << 20
+)
+
+// workerHandle is one running worker process.
+type workerHandle interface {
+	kill(ctx context.Context) error     // SIGKILL to all of its tree
+	done() <-chan struct{}              // closed when it has ended and all output is delivered
+	exit() workerExit                   // valid after done
+	delivered() (stdout, stderr uint64) // bytes handed to the callbacks
+	waitDelivered(ctx context.Context, stdout, stderr uint64) error
+	close() // closes the connection, which ends the worker; idempotent
+}
+
+// workerConn is the caller's end of a worker: the frames, and the output. One
+// call at a time uses it, from the goroutine of the caller, which also reads:
+// handing the answer from one goroutine to another would take longer than the
+// rest of a short call.
+type workerConn struct {
+	conn net.Conn
+	r    *frame.Reader
+	w    *frame.Writer
+	proc workerHandle
+
+	out, err *sink
+
+	limit atomic.Int64 // bytes of the next message from the worker
+
+	mu          sync.Mutex
+	id          uint64 // of the call; guarded by mu
+	running     bool   // guarded by mu
+	writing     bool   // guarded by mu; the call is not sent yet
+	interrupted bool   // guarded by mu
+}
+
+func newWorkerConn(conn net.Conn, proc workerHandle, out, err *sink) *workerConn {
+	w := &workerConn{conn: conn, proc: proc, out: out, err: err, r: frame.NewReader(conn), w: frame.NewWriter(conn)}
+	w.r.Limit = func(frame.Type, uint64) int64 { return w.limit.Load() }
+	w.limit.Store(maxHello)
+	return w
+}
+
+// newToken makes the mark by which a worker is known to be the one started.
+func newToken() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}
+
+// hello reads what the worker says of itself.
+func (w *workerConn) hello(ctx context.Context) (*envelope.Hello, error) {
+	stop := context.AfterFunc(ctx, func() { w.conn.SetReadDeadline(time.Unix(1, 0)) })
+	m, err := w.r.Next()
+	if !stop() {
+		return nil, context.Cause(ctx)
+	}
+	switch {
+	case err != nil:
+		return nil, w.lost("", false, err)
+	case m.Type != frame.Hello:
+		return nil, errdefs.New("E9005", "hello", "the worker's first message is not a hello")
+	}
+	return envelope.DecodeHello(m.Body)
+}
+
+// verdict says what came of an attempt.
+type verdict uint8
+
+const (
+	answered   verdict = iota // the worker answered; it can be used again
+	notStarted                // the worker is lost before the call was complete at its end
+	lostCall                  // the worker is lost, the function may have run
+	gaveUp                    // the context ended, or the timeout passed; the function may still run
+)
+
+// attempt sends a request and waits for the response.
+func (w *workerConn) attempt(ctx context.Context, s *setup, p envelope.Payload) (envelope.Payload, verdict, error) {
+	w.mu.Lock()
+	w.id++
+	id := w.id
+	w.running, w.writing, w.interrupted = true, true, false
+	w.mu.Unlock()
+	w.limit.Store(int64(s.opts.MaxPayload) + maxHello)
+
+	stop := func() bool { return true }
+	if ctx.Done() != nil {
+		stop = context.AfterFunc(ctx, func() { w.interrupt(ctx, id, s.opts.Grace) })
+	}
+	m, verdict, err := w.exchange(ctx, id, s, p)
+	stop()
+	w.mu.Lock()
+	w.running = false
+	interrupted := w.interrupted
+	w.mu.Unlock()
+	if interrupted && verdict == answered {
+		w.conn.SetWriteDeadline(time.Time{})
+	}
+	if verdict != answered {
+		return envelope.Payload{}, verdict, err
+	}
+	return envelope.Payload{Body: m.Body, Segments: m.Segments}, answered, nil
+}
+
+func (w *workerConn) exchange(ctx context.Context, id uint64, s *setup, p envelope.Payload) (*frame.Message, verdict, error) {
+	var deadline time.Time
+	if s.opts.Timeout > 0 {
+		deadline = time.Now().Add(s.opts.Timeout + min(answerTime, s.opts.Grace))
+	}
+	w.conn.SetReadDeadline(deadline)
+	err := w.w.Write(&frame.Message{Type: frame.Call, ID: id, Body: p.Body, Segments: p.Segments})
+	w.mu.Lock()
+	w.writing = false
+	interrupted := w.interrupted
+	w.mu.Unlock()
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil, notStarted, ended(ctx, s.name, "while its arguments were sent")
+		}
+		return nil, notStarted, w.lost(s.name, false, err)
+	}
+	if interrupted { // between the last byte and now: nobody has told the worker
+		w.tellCancel(ctx, id, s.opts.Grace)
+	}
+	m, err := w.next(id)
+	switch {
+	case err == nil:
+		return m, answered, nil
+	case !errors.Is(err, os.ErrDeadlineExceeded):
+		return nil, lostCall, w.lost(s.name, true, err)
+	case ctx.Err() != nil:
+		return nil, gaveUp, ended(ctx, s.name, "while the function ran")
+	}
+	// The function's own context has ended by itself.
+	return nil, gaveUp, errdefs.New("E9013", s.name, "timed out after "+s.opts.Timeout.String())
+}
+
+// next reads up to the result of a call.
+func (w *workerConn) next(id uint64) (*frame.Message, error) {
+	for {
+		m, err := w.r.Next()
+		if err != nil {
+			return nil, err
+		}
+		if m.Type == frame.Result && m.ID == id {
+			return &m, nil
+		}
+	}
+}
+
+// interrupt runs when the context of a call ends: it tells the worker, and
+// bounds how long the caller still waits.
+func (w *workerConn) interrupt(ctx context.Context, id uint64, grace time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.running || w.id != id {
+		return
+	}
+	w.interrupted = true
+	if w.writing {
+		w.conn.SetWriteDeadline(time.Unix(1, 0)) // the worker sees no complete call
+		return
+	}
+	w.tellCancel(ctx, id, grace)
+}
+
+func (w *workerConn) tellCancel(ctx context.Context, id uint64, grace time.Duration) {
+	now := time.Now()
+	w.conn.SetReadDeadline(now.Add(min(answerTime, grace)))
+	w.conn.SetWriteDeadline(now.Add(max(grace, answerTime)))
+	cause := context.Cause(ctx)
+	if cause == ctx.Err() {
+		cause = nil
+	}
+	// A failure shows when reading.
+	w.w.Write(&frame.Message{Type: frame.Cancel, ID: id, Body: envelope.EncodeCause(cause, knownErrors())})
+}
+
+// settle waits, after a call was given up, for what is left of its grace. It
+// reports whether the function has returned, so that the worker can be used
+// again.
+func (w *workerConn) settle(s *setup) bool {
+	w.conn.SetDeadline(time.Now().Add(s.opts.Grace - min(answerTime, s.opts.Grace)))
+	m, err := w.next(w.id)
+	if err != nil {
+		return false
+	}
+	w.conn.SetDeadline(time.Time{})
+	d, err := envelope.DecodeResponse(envelope.Payload{Body: m.Body, Segments: m.Segments}, s.fn.res, knownErrors(), s.fn.newResult())
+	return err == nil && d.Outcome != envelope.Panicked
+}
+
+// deliver waits until what the function has written is with the caller's
+// writers.
+func (w *workerConn) deliver(ctx context.Context, c envelope.Counters) {
+	if stdout, stderr := w.proc.delivered(); stdout < c.Stdout || stderr < c.Stderr || !w.out.idle() || !w.err.idle() {
+		// What has been printed belongs to the call, also when its context ends now.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outputTime)
+		defer cancel()
+		w.proc.waitDelivered(ctx, c.Stdout, c.Stderr)
+		w.out.flush(ctx)
+		w.err.flush(ctx)
+	}
+}
+
+// lost describes the end of the worker, for which it waits a little.
+func (w *workerConn) lost(name string, started bool, err error) *WorkerLostError {
+	e := &WorkerLostError{Func: name, Started: started, ExitCode: -1}
+	w.conn.Close()
+	timer := time.NewTimer(exitTime)
+	defer timer.Stop()
+	select {
+	case <-w.proc.done():
+		x := w.proc.exit()
+		e.ExitCode, e.Signal, e.OOM, e.Err = x.Code, x.Signal, x.OOM, x.Err
+	case <-timer.C:
+	}
+	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && e.Err == nil && e.ExitCode < 0 && e.Signal == "" {
+		e.Err = err
+	}
+	e.Stderr = w.err.last()
+	ctx, cancel := context.WithTimeout(context.Background(), outputTime)
+	defer cancel()
+	w.out.flush(ctx)
+	w.err.flush(ctx)
+	return e
+}
+
+// check compares what a worker says of itself with this program.
+func checkHello(h *envelope.Hello, token, digest, unit, name string) error {
+	differ := func(format string, args ...any) error {
+		return errdefs.New("E9004", name, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case h.Protocol != envelope.Protocol:
+		return differ("protocol %d in this program, %d in the worker", envelope.Protocol, h.Protocol)
+	case h.Token != token:
+		return differ("the worker is not the one that was started")
+	case h.Unit != unit:
+		return differ("the worker has taken over %q, not %q", h.Unit, unit)
+	}
+	theirs := make(map[string]string, len(h.Functions))
+	for _, f := range h.Functions {
+		theirs[f.ID] = f.Schema
+	}
+	for _, f := range functions.ofUnit(unit) {
+		schema, ok := theirs[f.id]
+		if ok && schema != f.decl.Schema {
+			return differ("%s: schema %s in this program, %s in the worker (executable %s): the worker was built from other source",
+				f.id, short(f.decl.Schema), short(schema), short(h.Digest))
+		}
+	}
+	if h.Digest != digest {
+		return differ("executable %s is this program, %s the worker", short(digest), short(h.Digest))
+	}
+	return nil
+}
+
+func short(hex string) string {
+	if len(hex) > 16 {
+		return hex[:16]
+	}
+	if strings.TrimSpace(hex) == "" {
+		return "none"
+	}
+	return hex
+}

@@ -1,0 +1,212 @@
+package sandboxfn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/artifact"
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
+)
+
+// launch starts a worker and checks that it is one of this program. What was
+// started of one that fails is ended again.
+func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
+	late := errdefs.New("E9015", s.name, "no worker within "+s.opts.StartupTimeout.String()+" (startup_timeout)")
+	ctx, cancel := context.WithTimeoutCause(ctx, s.opts.StartupTimeout, late)
+	defer cancel()
+	out, stderr := newSink("standard output"), newSink("standard error")
+	w := &poolWorker{pool: p}
+	w.outputTo(s, out, stderr)
+	m, err := p.set.maker.start(ctx, s, out.take, stderr.take)
+	if err != nil {
+		out.close()
+		stderr.close()
+		p.set.targets.put(w.stdout)
+		p.set.targets.put(w.stderr)
+		return nil, notStartedError(ctx, s, err)
+	}
+	w.made = m
+	w.workerConn = newWorkerConn(m.conn, m.proc, out, stderr)
+	h, err := w.hello(ctx)
+	if err == nil {
+		err = checkHello(h, m.token, m.digest, s.fn.unit, s.name)
+	} else {
+		err = &stepError{"hello", err}
+	}
+	if err != nil {
+		w.end()
+		return nil, notStartedError(ctx, s, err)
+	}
+	return w, nil
+}
+
+// outputTo directs what the worker writes to where the options of s say.
+func (w *poolWorker) outputTo(s *setup, out, stderr *sink) {
+	ts := &w.pool.set.targets
+	for _, x := range []struct {
+		sink *sink
+		have **target
+		want *target
+	}{{out, &w.stdout, ts.get(s.stdout)}, {stderr, &w.stderr, ts.get(s.stderr)}} {
+		if *x.have != nil {
+			ts.put(*x.have)
+		}
+		*x.have = x.want
+		x.sink.direct(x.want)
+	}
+}
+
+// stepError says at which step of a start something went wrong.
+type stepError struct {
+	step string
+	err  error
+}
+
+func (e *stepError) Error() string { return e.step + ": " + e.err.Error() }
+func (e *stepError) Unwrap() error { return e.err }
+
+// notStartedError is the error of a call for which no worker could be started.
+func notStartedError(ctx context.Context, s *setup, err error) error {
+	if errdefs.CodeOf(err) == "E9004" {
+		return err
+	}
+	if cause := context.Cause(ctx); cause != nil {
+		if e, ok := cause.(*errdefs.Error); ok && e.Code == "E9015" {
+			return errdefs.Wrap(e.Code, e.Op, e.Message, err)
+		}
+	}
+	if step, ok := errors.AsType[*stepError](err); ok {
+		text := "step " + step.step
+		if lost, ok := errors.AsType[*WorkerLostError](err); ok && lost.Stderr != "" {
+			text += ": the worker wrote: " + strings.TrimSpace(lost.Stderr)
+		}
+		return errdefs.Wrap("E9015", s.name, text, step.err)
+	}
+	return errdefs.Wrap("E9015", s.name, "", err)
+}
+
+// workerEnv is the environment that makes a process a worker of unit.
+func workerEnv(s *setup, token, digest string) map[string]string {
+	env := maps.Clone(s.opts.Env)
+	if env == nil {
+		env = map[string]string{}
+	}
+	env[worker.EnvUnit] = s.fn.unit
+	env[worker.EnvToken] = token
+	env[worker.EnvConn] = "3"
+	env[worker.EnvCounters] = "4"
+	env[worker.EnvDigest] = digest
+	return env
+}
+
+// sandboxMaker starts workers in sandboxes of a client's provider.
+type sandboxMaker struct{ c *Client }
+
+func (m *sandboxMaker) start(ctx context.Context, s *setup, stdout, stderr func([]byte)) (_ *made, err error) {
+	self, err := artifact.Own()
+	if err != nil {
+		return nil, &stepError{"upload", err}
+	}
+	if runtime.GOOS != "linux" {
+		return nil, errdefs.New("E9010", s.name, "this program is built for "+runtime.GOOS+"/"+runtime.GOARCH+", sandboxes run linux")
+	}
+	o := s.opts
+	sb, err := m.c.createForPool(ctx, &CreateOptions{
+		Provider: o.Provider, Template: o.Template,
+		CPU: o.CPU, Memory: o.Memory, Disk: o.Disk,
+		Network: o.Network, User: o.User, WorkDir: o.WorkDir,
+	}, []providers.Artifact{{Digest: self.Digest, Path: self.Path}})
+	if err != nil {
+		return nil, &stepError{"create", err}
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, sb.Close())
+		}
+	}()
+	path, err := sb.ensureArtifact(ctx, self)
+	if err != nil {
+		return nil, &stepError{"upload", err}
+	}
+	token := newToken()
+	proc, err := sb.startWorker(ctx, workerSpec{
+		Path: path, Env: workerEnv(s, token, self.Digest),
+		User: o.User, Dir: o.WorkDir, Stdout: stdout, Stderr: stderr,
+	})
+	if err != nil {
+		if lacking := missing(ctx, sb, self); lacking != nil {
+			err = lacking
+		}
+		return nil, &stepError{"start", err}
+	}
+	return &made{
+		conn: proc.conn, proc: proc, token: token, digest: self.Digest,
+		end:    func(context.Context) error { return sb.Close() },
+		extend: func(ctx context.Context) (time.Duration, error) { return extend(ctx, sb) },
+	}, nil
+}
+
+// poolLifetime is how far the end of a worker's sandbox is moved each time,
+// where it would end by itself. Should this program end without a word, the
+// sandbox follows within that time.
+const poolLifetime = 10 * time.Minute
+
+// extend moves the end of a sandbox and says when it must be moved again; zero
+// when the sandbox has none.
+func extend(ctx context.Context, sb *Sandbox) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	info, err := sb.Info(ctx)
+	if err != nil || info.ExpiresAt.IsZero() {
+		return 0, err
+	}
+	end, err := sb.SetLifetime(ctx, poolLifetime)
+	return max(time.Until(end)/3, time.Second), err
+}
+
+// libraryDirs are where dynamic loaders look, beside what they are configured
+// to.
+var libraryDirs = []string{
+	"/lib", "/usr/lib", "/lib64", "/usr/lib64", "/usr/local/lib",
+	"/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu",
+}
+
+// missing explains a start that failed by what the executable needs and the
+// sandbox lacks; nil when it lacks nothing.
+func missing(ctx context.Context, sb *Sandbox, self artifact.Self) error {
+	f, err := self.Open()
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	needs, err := artifact.Inspect(f)
+	if err != nil {
+		return nil
+	}
+	files := sb.FS(ctx)
+	lacks := needs.Missing(func(path string) bool {
+		_, err := files.Stat(path)
+		return !errors.Is(err, ErrPathNotFound)
+	}, libraryDirs)
+	if len(lacks) == 0 {
+		return nil
+	}
+	return errdefs.New("E9011", "start worker", fmt.Sprintf("the executable needs %s", strings.Join(lacks, ", ")))
+}
+
+// envText is env as part of a pool's key.
+func envText(env map[string]string) string {
+	var b strings.Builder
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		fmt.Fprintf(&b, "%s=%s\n", k, env[k])
+	}
+	return b.String()
+}

@@ -70,6 +70,12 @@ func init() {
 		_ = sendAll(fd, r.encode()) // without a reader there is nobody to tell
 		syscall.Exit(1)
 	}
+	if m.probe {
+		if Ready(nil) != nil {
+			syscall.Exit(1)
+		}
+		syscall.Exit(0)
+	}
 	state.config, state.files, state.active = m.config, m.files, true
 }
 

@@ -111,6 +111,7 @@ type Program struct {
 	Calls  []Call
 	Files  []File
 	Config []byte // not looked at here; see [Config]
+	Probe  bool   // say ready and end, when all calls are made
 }
 
 // Encode returns p as it is sent over the control socket.
@@ -126,6 +127,11 @@ func (p *Program) Encode() []byte {
 		e.u32(uint32(f.FD))
 	}
 	e.bytes(p.Config)
+	probe := uint8(0)
+	if p.Probe {
+		probe = 1
+	}
+	e.u8(probe)
 	put32(e.b, magicProgram)
 	put32(e.b[4:], uint32(len(e.b)-HeaderSize))
 	return e.b
@@ -232,6 +238,7 @@ func checkProgram(body []byte, fds int) bool {
 		d.u32()
 	}
 	d.bytes()
+	d.bad = d.bad || d.u8() > 1
 	return !d.bad && len(d.b) == 0
 }
 

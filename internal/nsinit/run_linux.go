@@ -17,6 +17,7 @@ type machine struct {
 
 	files  []File
 	config []byte
+	probe  bool
 }
 
 // A sockFprog is struct sock_fprog of linux/filter.h.
@@ -61,6 +62,7 @@ func (m *machine) readFiles(body []byte) {
 		m.files[i] = File{string(d.bytes()), int(d.u32())}
 	}
 	m.config = d.bytes()
+	m.probe = d.u8() != 0
 }
 
 func (m *machine) step(s *step) syscall.Errno {

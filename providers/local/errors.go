@@ -24,6 +24,7 @@ const (
 	CauseAppArmor            Cause = "apparmor_userns_restricted" // kernel.apparmor_restrict_unprivileged_userns
 	CauseMapping             Cause = "mapping_refused"            // of user ids
 	CauseMount               Cause = "mount_refused"              // by a container's security profile
+	CauseNetwork             Cause = "network_refused"            // by a container's security profile
 	CauseProc                Cause = "proc_not_mountable"         // the procfs outside is masked
 	CauseSeccomp             Cause = "seccomp_missing"            // a kernel without filters
 	CauseKernel              Cause = "kernel_too_old"             // below 5.4

@@ -139,7 +139,11 @@ func launchWith(ctx context.Context, s *launchSpec, host *probeResult) (*initPro
 	if err != nil {
 		return nil, err
 	}
-	l := &launcher{s: &spec, host: host, exe: exe}
+	exposed, err := exposedView(s.expose, stateTree(s.lock))
+	if err != nil {
+		return nil, err
+	}
+	l := &launcher{s: &spec, host: host, exe: exe, exposed: exposed}
 	timeout := s.startTimeout
 	if timeout == 0 {
 		timeout = 20 * time.Second
@@ -182,6 +186,9 @@ type launcher struct {
 	s     *launchSpec
 	host  *probeResult
 	exe   *executable
+
+	exposed []viewEntry
+
 	files []*os.File // of the child, by descriptor; nil: /dev/null
 	prog  nsinit.Program
 	trees []*os.File // sent with the program
@@ -218,7 +225,7 @@ func (l *launcher) name(name string, f *os.File) {
 // compile writes the program.
 func (l *launcher) compile() (err error) {
 	l.prog.Config = l.s.config
-	l.prog.Calls, err = plan(l.s, l.host, l.tree)
+	l.prog.Calls, err = plan(l.s, l.host, l.exposed, l.tree)
 	return err
 }
 
@@ -250,6 +257,6 @@ func (l *launcher) report() constructed {
 	return constructed{
 		userns: string(l.s.mapping.kind), root: "host", scratch: "tmpfs",
 		seccomp: seccompInstructions, landlock: l.host.landlock, landlockScopes: l.host.landlock >= landlockScopesABI,
-		network: l.s.network, exe: l.exe.how, mounts: mounts,
+		network: l.s.network, exe: l.exe.how, mounts: mounts, warnings: socketWarnings(l.exposed),
 	}
 }

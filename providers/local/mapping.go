@@ -27,7 +27,8 @@ const (
 	mapSingle mapKind = "single" // a user without: 1000 to the caller, nothing else
 )
 
-// The ids that root's sandboxes are mapped to: blockCount blocks from blockBase.
+// The ids that root's sandboxes are mapped to: blockCount blocks from blockBase, and one
+// more for the probe.
 // They are above what distributions give to people, services and sub-ids.
 const (
 	blockBase  = 0x70000000

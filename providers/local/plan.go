@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,10 +40,11 @@ type planner struct {
 // reports false, init makes the copy itself.
 type treeMaker func(source string, attr uint64) (number int, ok bool, err error)
 
-// plan returns the calls that build the sandbox of s.
-func plan(s *launchSpec, host *probeResult, trees treeMaker) ([]nsinit.Call, error) {
+// plan returns the calls that build the sandbox of s, in which exposed is shown
+// beside what every sandbox shows.
+func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker) ([]nsinit.Call, error) {
 	p := &planner{newProgram(), s, host, trees, map[string]nsinit.Arg{}}
-	view := append(append([]viewEntry(nil), rootView()...), p.exposed()...)
+	view := slices.Concat(rootView(), exposed)
 
 	p.begin()
 	if err := p.openSources(view); err != nil {
@@ -222,7 +224,7 @@ func (p *planner) show(target string, dir bool) {
 // proc mounts a procfs of the new pid namespace. It needs the old one to be
 // visible still, so it comes before pivot_root.
 func (p *planner) proc() {
-	p.mount("mount /proc", "proc", "proc", "proc", noDevSuid|unix.MS_NOEXEC, "")
+	p.mount(stepProc, "proc", "proc", "proc", noDevSuid|unix.MS_NOEXEC, "")
 	// While this process may still write there, and before /proc/sys is covered.
 	p.write("proc/sys/user/max_user_namespaces", 0, "0")
 }
@@ -332,6 +334,9 @@ func (p *planner) limits() {
 	p.rlimit(unix.RLIMIT_RTPRIO, 0)
 	p.rlimit(unix.RLIMIT_NICE, 0)
 	p.rlimit(unix.RLIMIT_FSIZE, uint64(fsize))
+	if p.s.affinity > 0 {
+		p.add("choose processors", unix.SYS_SCHED_SETAFFINITY, nsinit.Int(0), nsinit.Int(len(affinityMask{})), nsinit.Bytes(chooseCPUs(p.s.affinity))).All = true
+	}
 	if p.s.nprocLimit > 0 {
 		p.rlimit(unix.RLIMIT_NPROC, uint64(p.s.nprocLimit))
 	}
@@ -375,8 +380,11 @@ func (p *planner) lock() {
 	p.add(stepSeccomp, unix.SYS_SECCOMP, nsinit.Int(unix.SECCOMP_SET_MODE_FILTER), nsinit.Int(unix.SECCOMP_FILTER_FLAG_TSYNC), nsinit.Filter(seccompFilter())).Zero = true
 }
 
-// Steps that the probe looks for when it explains a failure.
+// Steps that explain looks for.
 const (
+	stepClone    = "clone"
+	stepMap      = "map ids"
+	stepProc     = "mount /proc"
 	stepLoopback = "bring the loopback device up"
 	stepSeccomp  = "install the system call filter"
 )

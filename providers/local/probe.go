@@ -4,14 +4,18 @@ package local
 
 import (
 	"context"
+	"errors"
 	"os"
 	"runtime"
-	"syscall"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
 )
 
-// probeResult is what this machine can do. It is measured once per process.
+// probeResult is what this machine can do.
 type probeResult struct {
 	mapping      mapKind
 	landlock     int    // ABI; zero: none
@@ -22,28 +26,87 @@ type probeResult struct {
 	cpus         int
 }
 
-// probe really clones a child and builds what every sandbox needs. It runs
-// once per process; later calls return the first answer.
-func probe(ctx context.Context) (*probeResult, error) {
-	return look(), nil
+// probed remembers what a probe found out. Cancelling the caller that happens
+// to be first is no answer for others.
+var probed struct {
+	sync.Mutex
+	result *probeResult
+	err    error
 }
 
-func look() *probeResult {
+// probe really builds a sandbox, one that ends at once, because each step fails
+// separately on real systems. It does so once per process; later calls return
+// the first answer. What is in the way is an [*IsolationError].
+func probe(ctx context.Context) (*probeResult, error) {
+	probed.Lock()
+	defer probed.Unlock()
+	if probed.result != nil || probed.err != nil {
+		return probed.result, probed.err
+	}
+	r, err := look(ctx)
+	if err != nil && !isIsolation(err) {
+		return nil, err
+	}
+	probed.result, probed.err = r, err
+	return r, err
+}
+
+func isIsolation(err error) bool {
+	_, ok := errors.AsType[*IsolationError](err)
+	return ok
+}
+
+func look(ctx context.Context) (*probeResult, error) {
+	if !nsinit.Supported {
+		return nil, &IsolationError{Cause: CausePlatform, Step: "start on " + runtime.GOARCH, Remedy: "use amd64 or arm64, or another provider"}
+	}
 	r := &probeResult{
 		mapping: mappingKind(), landlock: landlockABI(), mountSetattr: true,
-		base: "/tmp", lastCap: lastCap(), cpus: runtime.NumCPU(),
+		base: mountBase(), lastCap: lastCap(), cpus: runtime.NumCPU(),
 	}
-	if os.Geteuid() == 0 {
-		if f, err := detachedTree("/usr", unix.MOUNT_ATTR_RDONLY); err == nil {
-			f.Close()
-			r.clientTrees = true
+	if f, err := detachedTree("/usr", roFlags); err == nil {
+		f.Close()
+		r.clientTrees = true
+	}
+	err := r.try(ctx)
+	if i, ok := errors.AsType[*IsolationError](err); ok && i.Cause == CauseKernel && errors.Is(i.Err, unix.ENOSYS) && !r.clientTrees {
+		// mount_setattr came with Linux 5.12.
+		r.mountSetattr = false
+		err = r.try(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// mountBase is a directory that exists everywhere.
+func mountBase() string {
+	for _, dir := range []string{"/tmp", "/var", "/mnt"} {
+		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
+			return dir
 		}
 	}
-	return r
+	return "/usr"
 }
 
-func (r *probeResult) explain(step string, errno syscall.Errno, err error) error {
-	return &IsolationError{Cause: CauseOther, Step: step, Remedy: "see the cause", Err: err}
+// try builds a sandbox that answers and ends.
+func (r *probeResult) try(ctx context.Context) error {
+	exe, err := runtimeExecutable()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errStartTimeout)
+	defer cancel()
+	l := &launcher{
+		s:    &launchSpec{mapping: idMapping{kind: r.mapping, block: blockCount}, network: netLoopback, scratchBytes: 1 << 20},
+		host: r, exe: exe,
+	}
+	l.prog.Probe = true
+	p, err := l.start(ctx)
+	if err != nil {
+		return err
+	}
+	_, err = p.process.Wait()
+	return err
 }
-
-func (p *planner) exposed() []viewEntry { return nil }

@@ -78,7 +78,7 @@ func (l *launcher) clone() (*os.Process, error) {
 	}
 	p, err := os.StartProcess("/proc/self/fd/"+strconv.Itoa(childExe), []string{"sandbox-init"}, attr)
 	if err != nil {
-		return nil, l.host.explain("clone", errnoOf(err), err)
+		return nil, l.host.explain(stepClone, errnoOf(err), err)
 	}
 	return p, nil
 }
@@ -93,7 +93,7 @@ func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixCo
 		return errdefs.Wrap("E2000", "create sandbox", "look at its init", err)
 	}
 	if err := l.s.mapping.apply(ctx, p.pid); err != nil {
-		return l.host.explain("map ids", errnoOf(err), err)
+		return l.host.explain(stepMap, errnoOf(err), err)
 	}
 	if l.s.cgroup != nil {
 		if err := l.s.cgroup.join(p.pid); err != nil {

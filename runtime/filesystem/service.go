@@ -82,6 +82,11 @@ func (s *Service) MakeDir(ctx context.Context, req *connect.Request[pb.MakeDirRe
 			return err
 		}
 		dir, err := makeDirs(p)
+		if err == unix.ENOENT {
+			// A file system that takes no new folders says so; it is not the
+			// path that is missing.
+			return fault.New(connect.CodeInternal, "E4000", "failed to create directory: %s: %v", p, err)
+		}
 		if err != nil {
 			return err
 		}

@@ -169,8 +169,9 @@ func (up *upload) fail(w http.ResponseWriter, err error) {
 	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
 		k.status, k.code = http.StatusBadRequest, "E3006"
 	}
-	if k.status == http.StatusNotFound && !errors.Is(err, unix.ENOENT) {
-		k.status = http.StatusInternalServerError
+	if errors.Is(err, unix.ENOENT) {
+		// Missing folders are made, so it is the file system that refuses.
+		k.status, k.code = http.StatusInternalServerError, "E4000"
 	}
 	fault.HTTP(w, k.status, k.code, err.Error())
 }

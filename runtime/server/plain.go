@@ -7,6 +7,19 @@ import (
 	"net/http"
 )
 
+// only lets requests with one method pass. The patterns of package http would
+// let HEAD pass with GET.
+func only(method string, next http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if r.Method != method {
+			w.Header().Set("Allow", method)
+			w.WriteHeader(http.StatusMethodNotAllowed)
+			return
+		}
+		next(w, r)
+	}
+}
+
 // health says that the server runs.
 func health(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
@@ -20,7 +33,7 @@ func (s *Server) envs(w http.ResponseWriter, _ *http.Request) {
 		env = map[string]string{}
 	}
 	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("Content-Type", "application/json; charset=utf-8")
+	w.Header().Set("Content-Type", "application/json")
 	// The client may be gone; there is nobody to tell.
 	_ = json.NewEncoder(w).Encode(env)
 }

@@ -134,9 +134,9 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(processconnect.NewProcessHandler(s.process, connectOpts...))
 	mux.Handle(filesystemconnect.NewFilesystemHandler(files, connectOpts...))
-	mux.HandleFunc("GET /health", health)
-	mux.HandleFunc("GET /envs", s.envs)
+	mux.HandleFunc("/health", only(http.MethodGet, health))
+	mux.HandleFunc("/envs", only(http.MethodGet, s.envs))
 	mux.Handle("/files", files.Transfer())
-	mux.HandleFunc("POST /sandbox/channels/{id}", s.channels.park)
+	mux.HandleFunc("/sandbox/channels/{id}", only(http.MethodPost, s.channels.park))
 	return authenticate(s.opts.Token, patient(mux))
 }

@@ -165,11 +165,13 @@ func fileCode(c connect.Code, lower string) errdefs.Code {
 		return "E4004"
 	}
 	switch errno("", lower) {
-	case syscall.EISDIR, syscall.ENOTDIR, syscall.ELOOP, syscall.ENOTEMPTY:
+	case syscall.EISDIR, syscall.ENOTDIR:
 		return "E4003"
-	case syscall.ENAMETOOLONG:
+	case syscall.EEXIST, syscall.ENOTEMPTY:
+		return "E4005"
+	case syscall.ENAMETOOLONG, syscall.ELOOP:
 		return "E4006"
-	case syscall.EACCES, syscall.EROFS:
+	case syscall.EACCES, syscall.EPERM, syscall.EROFS:
 		return "E4002"
 	case syscall.ENOSPC:
 		return "E4004"
@@ -207,7 +209,7 @@ func httpError(op string, res *http.Response) error {
 	if msg = cut(msg); msg == "" {
 		msg = "status " + res.Status
 	}
-	if code, ok := hinted(res.Header); ok {
+	if code, ok := hinted(res.Header); ok && (code != "E3006" || errno("", strings.ToLower(msg)) == 0) {
 		return coded(code, op, msg)
 	}
 	switch s := res.StatusCode; {
@@ -245,7 +247,7 @@ func hinted(h http.Header) (errdefs.Code, bool) {
 	case "E1000", "E3000", "E4000", "E8000":
 		return c, true
 	}
-	return "", false
+	return c, c == "E9015" // a channel that is not there
 }
 
 // coded builds the error; failures of files hold the errno that io/fs users test for.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -40,6 +42,8 @@ type End struct {
 	Exited   bool   // false after a signal
 	Status   string // "exit status 1", "signal: killed"
 	Error    string // the server's remark; empty after exit status 0
+
+	MemoryLimit bool // the sandbox's memory limit ended it
 }
 
 // Pid is the process's id inside the sandbox.
@@ -65,15 +69,17 @@ func (s *Stream) Next() (Event, error) {
 				return Event{Stderr: o.Stderr}, nil
 			}
 		case *process.ProcessEvent_End:
-			if err := s.finish(); err != nil {
-				return Event{}, err
-			}
-			return Event{End: &End{
+			end := &End{
 				ExitCode: int(e.End.GetExitCode()),
 				Exited:   e.End.GetExited(),
 				Status:   cut(e.End.GetStatus()),
 				Error:    cut(e.End.GetError()),
-			}}, nil
+			}
+			end.MemoryLimit = !end.Exited && strings.Contains(end.Error, "memory limit")
+			if err := s.finish(end); err != nil {
+				return Event{}, err
+			}
+			return Event{End: end}, nil
 		case *process.ProcessEvent_Start:
 			return Event{}, protocolError(s.op, "the server reported a second start of one process")
 		}
@@ -83,7 +89,7 @@ func (s *Stream) Next() (Event, error) {
 
 // finish takes the trailer that must follow the end of the process. Reading it
 // also gives the connection back for the next request.
-func (s *Stream) finish() error {
+func (s *Stream) finish(end *End) error {
 	if s.keepAlive > 0 {
 		s.alarm.Reset(3 * s.keepAlive)
 		defer s.alarm.Stop()
@@ -92,6 +98,9 @@ func (s *Stream) finish() error {
 	switch {
 	case errors.Is(err, errEndOfStream):
 		s.ended = true
+		if code, _ := hinted(s.in.trailer()); code == "E3009" {
+			end.MemoryLimit = true
+		}
 		return nil
 	case err == nil:
 		return protocolError(s.op, "the server sent an event after the end of the process")
@@ -190,14 +199,43 @@ func (c *Client) first(ctx context.Context, cancel context.CancelCauseFunc, op s
 		return nil, wrap(ctx, op, d, err)
 	}
 	st := ev.GetStart()
-	if st == nil || st.GetPid() == 0 {
+	if st == nil {
 		in.close()
 		return nil, protocolError(op, "the server did not say first which process it started")
+	}
+	if st.GetPid() == 0 {
+		defer in.close()
+		return nil, notStarted(ctx, op, d, in)
 	}
 	s := &Stream{pid: st.GetPid(), op: "run process", domain: onProcess, ctx: ctx, cancel: cancel, in: in, keepAlive: c.keepAlive}
 	s.alarm = time.AfterFunc(time.Hour, func() { cancel(errSilent) })
 	s.alarm.Stop()
 	return s, nil
+}
+
+// notStarted reads the rest of a stream whose process could not be started: the
+// server says why on standard error, as a shell would, and names the code in
+// the trailer.
+func notStarted(ctx context.Context, op string, d domain, in receiver) error {
+	const limit = 64 // events; more are no message
+	var why []byte
+	for range limit {
+		ev, err := in.receive()
+		if errors.Is(err, errEndOfStream) {
+			code, ok := hinted(in.trailer())
+			if !ok {
+				return protocolError(op, "the server did not say which process it started")
+			}
+			return coded(code, op, cut(strings.TrimSpace(string(why))))
+		}
+		if err != nil {
+			return wrap(ctx, op, d, err)
+		}
+		if b := ev.GetData().GetStderr(); len(why) < 4<<10 {
+			why = append(why, b...)
+		}
+	}
+	return protocolError(op, "the server did not say which process it started")
 }
 
 // errEndOfStream says that the stream ended in order.
@@ -206,6 +244,7 @@ var errEndOfStream = errors.New("end of stream")
 // receiver is a stream of events, whichever call opened it.
 type receiver interface {
 	receive() (*process.ProcessEvent, error)
+	trailer() http.Header // after the end of the stream
 	close()
 }
 
@@ -220,7 +259,8 @@ func (r startReceiver) receive() (*process.ProcessEvent, error) {
 	return nil, endOr(r.st.Err())
 }
 
-func (r startReceiver) close() { r.st.Close() }
+func (r startReceiver) trailer() http.Header { return r.st.ResponseTrailer() }
+func (r startReceiver) close()               { r.st.Close() }
 
 type attachReceiver struct {
 	st *connect.ServerStreamForClient[process.ConnectResponse]
@@ -233,7 +273,8 @@ func (r attachReceiver) receive() (*process.ProcessEvent, error) {
 	return nil, endOr(r.st.Err())
 }
 
-func (r attachReceiver) close() { r.st.Close() }
+func (r attachReceiver) trailer() http.Header { return r.st.ResponseTrailer() }
+func (r attachReceiver) close()               { r.st.Close() }
 
 func endOr(err error) error {
 	if err == nil {

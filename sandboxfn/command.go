@@ -1,0 +1,588 @@
+package sandboxfn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agent-sandbox/sandbox-go/internal/envd"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Cmd is a command that is prepared, runs or has run in a sandbox. Its fields
+// and methods are those of os/exec's Cmd, with the differences named here. It
+// can be used once, by one goroutine; Process may be used by others.
+type Cmd struct {
+	// Path is the program: a path inside the sandbox, or a name looked up in its
+	// PATH.
+	Path string
+
+	// Args are the arguments, beginning with the program's name.
+	Args []string
+
+	// Env holds "name=value" pairs on top of the sandbox's own variables;
+	// nothing of this process's environment crosses.
+	Env []string
+
+	// Dir is the working directory: absolute, or relative to the user's home;
+	// "~" is the home. Empty: the sandbox's default.
+	Dir string
+
+	// Stdin is read until its end or the end of the command. Nil: /dev/null. A
+	// Read that blocks is left behind when the command has ended.
+	Stdin io.Reader
+
+	// Stdout and Stderr receive output as it is printed. They are written to by
+	// one goroutine, also when they are equal. Nil discards; a writer that blocks
+	// slows the program; one that fails gets no more, and Wait reports it.
+	Stdout, Stderr io.Writer
+
+	// User runs the command. Empty: the sandbox's default user. One that is not
+	// available is [ErrUserNotAvailable].
+	User string
+
+	// Timeout ends the command and everything it started that long after the
+	// start; Wait then reports [ErrCommandTimeout]. Zero, or NoTimeout: no limit.
+	Timeout time.Duration
+
+	// Detach lets the command run on when ctx ends or the handle of the sandbox
+	// is closed; [Sandbox.Attach] comes back to it.
+	Detach bool
+
+	// MaxOutput bounds what Output and CombinedOutput keep: the first and the
+	// last half of it, with a line between that says how many bytes were left
+	// out. Zero: everything.
+	MaxOutput int
+
+	// Process is the running command, once started.
+	Process *Process
+
+	ctx    context.Context // as in os/exec: a Cmd is one operation
+	sb     *Sandbox
+	follow bool   // a process that runs already
+	pid    uint32 // of that process
+	shell  bool
+
+	pipes   []*outPipe
+	input   *inPipe
+	started chan struct{} // closed by Start, successful or not
+	begun   bool
+	waited  bool
+	run     *run // set by a successful Start
+	tail    *boundedBuffer
+}
+
+// Command prepares a program; nothing is looked up or started yet. ctx bounds
+// it: when it ends, the program and everything it started are killed and Wait
+// returns the context's cause.
+func (sb *Sandbox) Command(ctx context.Context, name string, arg ...string) *Cmd {
+	return &Cmd{Path: name, Args: append([]string{name}, arg...), ctx: ctx, sb: sb, started: make(chan struct{})}
+}
+
+// Shell prepares a line, or a whole script, for the sandbox's /bin/sh. It is
+// never looked at on this side.
+func (sb *Sandbox) Shell(ctx context.Context, script string) *Cmd {
+	cmd := sb.Command(ctx, "/bin/sh", shellArgs(script)...)
+	cmd.shell = true
+	return cmd
+}
+
+// shellPart is safely below the 128 KiB that Linux allows for one argument.
+const shellPart = 100 << 10
+
+// shellArgs are the shell's arguments for script. One that is too long for an
+// argument comes in parts, which the shell puts together again; shift leaves
+// the script without positional parameters, as it would be otherwise.
+func shellArgs(script string) []string {
+	if len(script) <= shellPart {
+		return []string{"-c", script}
+	}
+	var parts []string
+	for len(script) > shellPart {
+		n := shellPart
+		for !utf8.RuneStart(script[n]) && n > shellPart-utf8.UTFMax {
+			n--
+		}
+		parts, script = append(parts, script[:n]), script[n:]
+	}
+	parts = append(parts, script)
+	var eval strings.Builder
+	fmt.Fprintf(&eval, "eval \"shift %d\n", len(parts))
+	for i := range parts {
+		fmt.Fprintf(&eval, "${%d}", i+1)
+	}
+	eval.WriteString("\"")
+	return append([]string{"-c", eval.String(), "sh"}, parts...)
+}
+
+// Attach prepares to follow a process that runs in the sandbox, or ended a
+// short while ago: what the server still holds of its output comes first, then
+// the rest, then how it ended. When ctx ends, following ends and the process
+// goes on. Of the fields of the Cmd only the streams count.
+func (sb *Sandbox) Attach(ctx context.Context, pid int) *Cmd {
+	cmd := &Cmd{Path: "process " + strconv.Itoa(pid), Detach: true, ctx: ctx, sb: sb, follow: true, started: make(chan struct{})}
+	if pid > 0 && int64(pid) <= math.MaxUint32 {
+		cmd.pid = uint32(pid)
+	}
+	return cmd
+}
+
+// Run starts the command and waits for it. A status other than zero is an
+// [*ExitError].
+func (c *Cmd) Run() error {
+	if err := c.Start(); err != nil {
+		return err
+	}
+	return c.Wait()
+}
+
+// Output runs the command and returns what it printed to standard output, also
+// when it fails.
+func (c *Cmd) Output() ([]byte, error) {
+	if c.Stdout != nil {
+		return nil, c.misuse("Stdout is set already")
+	}
+	out := newBoundedBuffer(c.MaxOutput)
+	c.Stdout = out
+	err := c.Run()
+	return out.Bytes(), err
+}
+
+// CombinedOutput runs the command and returns standard output and standard
+// error together, in the order they arrived, also when it fails.
+func (c *Cmd) CombinedOutput() ([]byte, error) {
+	if c.Stdout != nil || c.Stderr != nil {
+		return nil, c.misuse("Stdout or Stderr is set already")
+	}
+	out := newBoundedBuffer(c.MaxOutput)
+	c.Stdout, c.Stderr = out, out
+	err := c.Run()
+	return out.Bytes(), err
+}
+
+// StdinPipe returns a pipe to the command's standard input. A Write returns
+// when the sandbox has taken the bytes; closing it lets the command read end of
+// file. Wait closes it.
+func (c *Cmd) StdinPipe() (io.WriteCloser, error) {
+	if c.Stdin != nil || c.input != nil {
+		return nil, c.misuse("Stdin is set already")
+	}
+	if c.begun {
+		return nil, c.misuse("StdinPipe after Start")
+	}
+	c.input = newInPipe(c)
+	return c.input, nil
+}
+
+// StdoutPipe returns a pipe from the command's standard output. It holds a
+// bounded amount: a command whose pipe is not read stops until it is. What is
+// in it when the command ends stays readable after Wait.
+func (c *Cmd) StdoutPipe() (io.ReadCloser, error) { return c.outPipe(&c.Stdout, "Stdout") }
+
+// StderrPipe is StdoutPipe for standard error.
+func (c *Cmd) StderrPipe() (io.ReadCloser, error) { return c.outPipe(&c.Stderr, "Stderr") }
+
+func (c *Cmd) outPipe(field *io.Writer, name string) (io.ReadCloser, error) {
+	if *field != nil {
+		return nil, c.misuse(name + " is set already")
+	}
+	if c.begun {
+		return nil, c.misuse(name + "Pipe after Start")
+	}
+	p := newOutPipe()
+	*field = p
+	c.pipes = append(c.pipes, p)
+	return p, nil
+}
+
+// String is the command for people, not for a shell.
+func (c *Cmd) String() string { return strings.Join(append([]string{c.Path}, c.args()...), " ") }
+
+func (c *Cmd) args() []string {
+	if len(c.Args) == 0 {
+		return nil
+	}
+	return c.Args[1:]
+}
+
+// op is how errors name the command: never its arguments.
+func (c *Cmd) op() string { return "run " + c.Path }
+
+func (c *Cmd) misuse(what string) error { return errdefs.New("E3011", c.op(), what) }
+
+// Start starts the command and returns once it runs; Wait must be called then.
+// Errors: [ErrCommandNotFound] for a program that is not there or cannot be
+// executed, [ErrUserNotAvailable], E3012 for a working directory that is of no
+// use, E3011 for a field that is malformed. When it fails, nothing runs.
+func (c *Cmd) Start() error {
+	if c.begun {
+		return c.misuse("started already")
+	}
+	c.begun = true
+	err := c.start()
+	if err != nil {
+		for _, p := range c.pipes {
+			p.finish(err)
+		}
+	}
+	close(c.started)
+	return err
+}
+
+func (c *Cmd) start() error {
+	env, err := c.check()
+	if err != nil {
+		return err
+	}
+	leave, err := c.sb.enter()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(c.ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(c.sb.life, func() { cancel(context.Cause(c.sb.life)) })()
+	var stream *envd.Stream
+	if c.follow {
+		stream, err = c.sb.envd.Attach(ctx, c.pid)
+	} else {
+		stream, err = c.sb.envd.Start(ctx, &envd.StartOptions{
+			Path: c.Path, Args: c.args(), Env: env, Dir: c.Dir, User: c.User,
+			Stdin:   c.Stdin != nil || c.input != nil,
+			Timeout: c.limit(),
+		})
+	}
+	if err != nil {
+		leave()
+		return c.sb.explain(ctx, renamed(err, c.op()))
+	}
+	if c.Stderr == nil {
+		c.tail = newBoundedBuffer(64 << 10)
+	}
+	c.Process = &Process{Pid: int(stream.Pid()), sb: c.sb, ctx: context.WithoutCancel(c.ctx)}
+	c.run = startRun(c, stream, leave)
+	return nil
+}
+
+func (c *Cmd) limit() time.Duration { return max(c.Timeout, 0) }
+
+// check refuses what cannot be sent, and names the field.
+func (c *Cmd) check() (map[string]string, error) {
+	check := optionCheck{op: c.op()}
+	if c.ctx == nil || c.sb == nil {
+		return nil, errdefs.New("E3011", "run command", "a Cmd is made by Sandbox.Command, Shell or Attach")
+	}
+	if strings.Contains(c.Path, "\x00") {
+		check.op = "run command"
+	}
+	if c.follow {
+		if c.pid == 0 {
+			check.fail("that is not an id of a process")
+		}
+		if len(c.Env) > 0 || c.Dir != "" || c.User != "" || c.Timeout != 0 {
+			check.fail("Env, Dir, User and Timeout mean nothing for a process that runs already")
+		}
+	}
+	if c.Path == "" {
+		check.fail("Path is empty")
+	}
+	if c.Timeout < 0 && c.Timeout != NoTimeout {
+		check.fail("Timeout " + c.Timeout.String() + " is negative; zero means no limit")
+	}
+	if c.MaxOutput < 0 {
+		check.fail("MaxOutput is negative; zero means everything")
+	}
+	check.text("Path", c.Path)
+	check.text("Dir", c.Dir)
+	check.text("User", c.User)
+	if strings.ContainsRune(c.User, ':') {
+		check.fail("User " + quoted(c.User) + " holds a colon")
+	}
+	if c.shell && len(c.Args) > 1 {
+		check.text("the script", strings.Join(c.Args[1:], ""))
+	}
+	for i, a := range c.args() {
+		check.text(fmt.Sprintf("Args[%d]", i+1), a)
+		if len(a) >= maxArgument {
+			check.fail(fmt.Sprintf("Args[%d] has %d bytes; the system's limit for one argument is %d", i+1, len(a), maxArgument-1))
+			check.suggestion = "write it to a file in the sandbox, or send it through Stdin"
+		}
+	}
+	env := make(map[string]string, len(c.Env))
+	for _, kv := range c.Env {
+		k, v, ok := strings.Cut(kv, "=")
+		if !ok || k == "" {
+			check.fail("Env: " + quoted(k) + " is not of the form name=value")
+		}
+		env[k] = v
+	}
+	check.env(env)
+	if check.problem != "" {
+		return nil, &Error{Code: "E3011", Op: check.op, Message: check.problem, Suggestion: check.suggestion}
+	}
+	if c.ctx.Err() != nil {
+		return nil, contextError(c.ctx, c.op())
+	}
+	return env, nil
+}
+
+// maxArgument is MAX_ARG_STRLEN of execve(2), which counts the final NUL.
+const maxArgument = 128 << 10
+
+// Wait waits for the command to end and its output to be delivered. It returns
+// nil for status zero, an [*ExitError] for another one or a signal,
+// [ErrCommandTimeout], the context's cause, or [ErrConnectionLost] when the
+// connection broke and the outcome is unknown: then the command may still run,
+// and [Sandbox.Attach] can follow it.
+func (c *Cmd) Wait() error {
+	if c.run == nil {
+		return c.misuse("not started")
+	}
+	if c.waited {
+		return c.misuse("Wait was called already")
+	}
+	c.waited = true
+	return c.run.wait()
+}
+
+// renamed is err with op, where err is ours: the caller ran a command.
+func renamed(err error, op string) error {
+	e, ok := err.(*Error)
+	if !ok {
+		return err
+	}
+	r := *e
+	r.Op = op
+	return &r
+}
+
+// run is a command between Start and the end of Wait.
+type run struct {
+	c      *Cmd
+	stream *envd.Stream
+	done   chan struct{} // closed when the last byte was delivered
+	undo   []func() bool // stops what would interrupt
+
+	end     *envd.End // valid after done
+	lost    error     // valid after done
+	copyErr error     // valid after done; of a writer of the caller's
+
+	inputCtx   context.Context // of writes to standard input; ends with the process
+	inputStop  context.CancelFunc
+	inputDone  chan struct{} // closed when Stdin is not read any more
+	inputErr   error         // valid after inputDone
+	interrupts sync.WaitGroup
+
+	mu    sync.Mutex
+	stop  error // guarded by mu; why we ended it
+	ended bool  // guarded by mu; nothing is left to end
+}
+
+func startRun(c *Cmd, stream *envd.Stream, leave func()) *run {
+	r := &run{c: c, stream: stream, done: make(chan struct{}), inputDone: make(chan struct{})}
+	r.inputCtx, r.inputStop = context.WithCancel(context.WithoutCancel(c.ctx))
+	if c.follow {
+		r.undo = append(r.undo, context.AfterFunc(c.ctx, func() { r.leave(contextError(c.ctx, c.op())) }))
+	} else if !c.Detach {
+		r.undo = append(r.undo, context.AfterFunc(c.ctx, func() { r.interrupt(contextError(c.ctx, c.op())) }))
+	}
+	if c.limit() > 0 {
+		t := time.AfterFunc(c.limit(), func() {
+			r.interrupt(errdefs.New("E3001", c.op(), "the command timeout of "+c.Timeout.String()+" passed"))
+		})
+		r.undo = append(r.undo, t.Stop)
+	}
+	r.undo = append(r.undo, context.AfterFunc(c.sb.life, func() {
+		if c.Detach || c.sb.created {
+			r.leave(context.Cause(c.sb.life))
+			return
+		}
+		r.interrupt(context.Cause(c.sb.life))
+	}))
+	go func() {
+		defer leave()
+		r.pump()
+	}()
+	if c.Stdin != nil {
+		go r.feed() // may outlive the command in a Read of the caller's
+	} else {
+		close(r.inputDone)
+	}
+	return r
+}
+
+const (
+	// interruptGrace is how long the end of a killed command is waited for.
+	interruptGrace = 300 * time.Millisecond
+	// killRequest bounds the request that kills.
+	killRequest = 10 * time.Second
+)
+
+// interrupt kills the command and everything it started, once, and makes sure
+// that Wait returns soon whether the sandbox answers or not.
+func (r *run) interrupt(reason error) {
+	if !r.setStop(reason, 1) {
+		return
+	}
+	giveUp := time.AfterFunc(interruptGrace, func() { r.stream.Close(reason) })
+	r.abandonPipes(reason)
+	go func() {
+		defer r.interrupts.Done()
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.c.ctx), killRequest)
+		defer cancel()
+		err := r.c.sb.envd.Signal(ctx, r.stream.Pid(), syscall.SIGKILL, envd.Tree)
+		if err != nil && !errors.Is(err, ErrProcessGone) {
+			r.c.sb.log.WarnContext(ctx, "command not killed", "pid", r.stream.Pid(), "err", err)
+		}
+	}()
+	<-r.done
+	giveUp.Stop()
+}
+
+// leave gives the stream up; the process goes on.
+func (r *run) leave(reason error) {
+	if r.setStop(reason, 0) {
+		r.abandonPipes(reason)
+		r.stream.Close(reason)
+	}
+}
+
+// setStop remembers the first reason and counts requests that are about to be
+// made for it. It reports whether reason is the one.
+func (r *run) setStop(reason error, requests int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stop != nil || r.ended {
+		return false
+	}
+	r.stop = reason
+	r.interrupts.Add(requests)
+	return true
+}
+
+// abandonPipes lets the pump go on where nobody reads a pipe.
+func (r *run) abandonPipes(reason error) {
+	for _, p := range r.c.pipes {
+		p.overflow(reason)
+	}
+}
+
+// pump delivers output until the process has ended.
+func (r *run) pump() {
+	defer r.interrupts.Wait()
+	defer func() {
+		r.mu.Lock()
+		r.ended = true
+		r.mu.Unlock()
+		for _, f := range r.undo {
+			f()
+		}
+		r.stream.Close(context.Canceled)
+		r.inputStop()
+		close(r.done)
+	}()
+	stdout, stderr := cmdSink{w: r.c.Stdout}, cmdSink{w: r.c.Stderr}
+	if r.c.tail != nil {
+		stderr.w = r.c.tail
+	}
+	for {
+		ev, err := r.stream.Next()
+		if err != nil || ev.End != nil {
+			r.end, r.lost = ev.End, err
+			break
+		}
+		stdout.write(ev.Stdout)
+		stderr.write(ev.Stderr)
+	}
+	r.copyErr = errors.Join(stdout.err, stderr.err)
+	for _, p := range r.c.pipes {
+		p.finish(r.pipeEnd())
+	}
+}
+
+// pipeEnd is what readers of pipes see after the last byte.
+func (r *run) pipeEnd() error {
+	if r.lost == nil {
+		return io.EOF
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stop != nil {
+		return r.stop
+	}
+	return r.lost
+}
+
+// cmdSink is one writer of the caller's. After its first failure it gets no more.
+type cmdSink struct {
+	w   io.Writer
+	err error
+}
+
+func (s *cmdSink) write(b []byte) {
+	if s.w == nil || s.err != nil || len(b) == 0 {
+		return
+	}
+	n, err := s.w.Write(b)
+	if err == nil && n < len(b) {
+		err = io.ErrShortWrite
+	}
+	if err != nil && !errors.Is(err, errPipeClosed) {
+		s.err = err
+	}
+	if err != nil {
+		s.w = nil
+	}
+}
+
+// inputLinger is how long Wait waits for a Read of Stdin to return.
+const inputLinger = 50 * time.Millisecond
+
+func (r *run) wait() error {
+	<-r.done
+	if r.c.input != nil {
+		r.c.input.finish()
+	}
+	select {
+	case <-r.inputDone:
+	case <-time.After(inputLinger):
+	}
+	return r.outcome()
+}
+
+// outcome says what happened: a result of the command's own beats our reasons
+// for ending it, which beat a lost connection.
+func (r *run) outcome() error {
+	r.mu.Lock()
+	stop := r.stop
+	r.mu.Unlock()
+	if r.end != nil && (r.end.Exited || stop == nil) {
+		if r.end.Exited && r.end.ExitCode == 0 {
+			return errors.Join(r.copyErr, r.readError())
+		}
+		return newExitError(r.c, r.end)
+	}
+	if stop != nil {
+		return stop
+	}
+	if errors.Is(r.lost, ErrCommandTimeout) { // the server's clock was first
+		return errdefs.New("E3001", r.c.op(), "the command timeout of "+r.c.Timeout.String()+" passed")
+	}
+	return r.c.sb.explain(r.c.ctx, renamed(r.lost, r.c.op()))
+}
+
+func (r *run) readError() error {
+	select {
+	case <-r.inputDone:
+		return r.inputErr
+	default:
+		return nil
+	}
+}

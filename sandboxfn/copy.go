@@ -1,0 +1,567 @@
+package sandboxfn
+
+import (
+	"archive/tar"
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/envd"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// CopyTo copies a file or a tree of this machine into the sandbox: afterwards
+// remote is what local is, with modes, links and, for trees, times of
+// modification. Files below remote that local lacks stay; files that are the
+// same in size, mode and time are not sent again. Everything belongs to the
+// default user. The whole tree takes a handful of requests where the sandbox has
+// a program tar, else one for every hundred files; times are not kept then.
+func (sb *Sandbox) CopyTo(ctx context.Context, local, remote string) error {
+	f := sb.FS(ctx)
+	p, err := f.path("copy", remote)
+	if err != nil {
+		return err
+	}
+	info, err := os.Stat(local)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return sb.copyFileTo(f, local, remote, info)
+	}
+	items, depth, err := scan(local)
+	if err != nil {
+		return err
+	}
+	items, err = sb.changed(f, p, items, depth)
+	if err != nil {
+		return f.fail("copy", remote, err)
+	}
+	if len(items) == 0 {
+		return nil
+	}
+	err = sb.sendTar(ctx, p, local, items)
+	if errors.Is(err, ErrCommandNotFound) {
+		err = f.sendParts(p, local, items)
+	}
+	return f.fail("copy", remote, err)
+}
+
+func (sb *Sandbox) copyFileTo(f *FS, local, remote string, info fs.FileInfo) error {
+	if !info.Mode().IsRegular() {
+		return &fs.PathError{Op: "copy", Path: local, Err: coded("E4003", "not a regular file or directory", syscall.EINVAL)}
+	}
+	src, err := os.Open(local)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	t, err := f.target("copy", remote, os.O_CREATE, info.Mode().Perm())
+	if err != nil {
+		return err
+	}
+	return f.fail("copy", remote, f.put(f.ctx, t, src, -1, info.Mode().Perm()))
+}
+
+// item is one entry of a tree to copy. Its name is relative, with slashes.
+type item struct {
+	name   string
+	mode   fs.FileMode
+	size   int64
+	time   time.Time
+	target string // of a link
+}
+
+// same reports whether a copy of it would change nothing.
+func (i item) same(o item) bool {
+	if i.mode.Type() != o.mode.Type() {
+		return false
+	}
+	switch {
+	case i.mode.IsDir():
+		return i.mode.Perm() == o.mode.Perm()
+	case i.mode.IsRegular():
+		return i.mode.Perm() == o.mode.Perm() && i.size == o.size && i.time.Unix() == o.time.Unix()
+	}
+	return false // links are cheap to send, and their text is not in listings
+}
+
+// scan reads a tree of this machine. depth is how deep it goes.
+func scan(root string) (items []item, depth int, err error) {
+	err = filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if p == root {
+			return nil
+		}
+		rel, err := filepath.Rel(root, p)
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		it := item{name: filepath.ToSlash(rel), mode: info.Mode(), size: info.Size(), time: info.ModTime()}
+		depth = max(depth, strings.Count(it.name, "/")+1)
+		switch {
+		case it.mode.IsDir(), it.mode.IsRegular():
+		case it.mode&fs.ModeSymlink != 0:
+			if it.target, err = os.Readlink(p); err != nil {
+				return err
+			}
+		default:
+			return &fs.PathError{Op: "copy", Path: p, Err: coded("E4003", "neither a file, a directory nor a link", syscall.EINVAL)}
+		}
+		items = append(items, it)
+		return nil
+	})
+	return items, depth, err
+}
+
+// changed makes sure that the destination is there and leaves out what it holds
+// already.
+func (sb *Sandbox) changed(f *FS, p string, items []item, depth int) ([]item, error) {
+	err := sb.envd.MakeDir(f.ctx, p)
+	if err == nil {
+		// New: nothing can be the same. An empty tree is complete now.
+		return items, nil
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	there, err := sb.listTree(f.ctx, p, depth)
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(items, func(i item) bool {
+		o, ok := there[i.name]
+		return ok && i.same(o)
+	}), nil
+}
+
+// listTree lists what is below p by name relative to it.
+func (sb *Sandbox) listTree(ctx context.Context, p string, depth int) (map[string]item, error) {
+	root, err := sb.envd.Stat(ctx, p)
+	if err != nil {
+		return nil, err
+	}
+	list, err := sb.envd.List(ctx, root.Path, uint32(max(depth, 1)))
+	if err != nil {
+		return nil, err
+	}
+	prefix := strings.TrimSuffix(root.Path, "/") + "/"
+	out := make(map[string]item, len(list))
+	for _, e := range list {
+		name, ok := strings.CutPrefix(e.Path, prefix)
+		if !ok || !fs.ValidPath(name) {
+			return nil, errdefs.New("E3006", "list directory", "the server listed something outside the directory")
+		}
+		out[name] = item{name: name, mode: e.Mode, size: e.Size, time: e.Modified}
+	}
+	return out, nil
+}
+
+// sendTar sends items as one archive to the sandbox's tar.
+func (sb *Sandbox) sendTar(ctx context.Context, p, local string, items []item) error {
+	root, err := sb.envd.Stat(ctx, p)
+	if err != nil {
+		return err
+	}
+	cmd := sb.Command(ctx, "tar", "-x", "-p", "-o", "-f", "-", "-C", root.Path)
+	cmd.Env = []string{"LC_ALL=C"}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	buf := bufio.NewWriterSize(in, inputChunk)
+	sent := writeTar(buf, local, items)
+	if sent == nil {
+		sent = buf.Flush()
+	}
+	if sent != nil {
+		cmd.Process.Kill()
+	}
+	in.Close()
+	err = cmd.Wait()
+	if e, ok := errors.AsType[*localFailure](sent); ok {
+		return e.err
+	}
+	if e, ok := errors.AsType[*ExitError](err); ok && e.Signal == "" {
+		return envd.FileError("tar", strings.TrimSpace(string(e.Stderr)))
+	}
+	return errors.Join(err, sent)
+}
+
+// localFailure marks what went wrong with files of this machine.
+type localFailure struct{ err error }
+
+func (e *localFailure) Error() string { return e.err.Error() }
+
+func writeTar(w io.Writer, local string, items []item) error {
+	tw := tar.NewWriter(w)
+	for _, it := range items {
+		h := &tar.Header{
+			Name: it.name, Mode: int64(it.mode.Perm()), Size: 0, ModTime: it.time.Truncate(time.Second),
+			Typeflag: tar.TypeReg, Linkname: it.target,
+		}
+		switch {
+		case it.mode.IsDir():
+			h.Typeflag, h.Name = tar.TypeDir, it.name+"/"
+		case it.mode&fs.ModeSymlink != 0:
+			h.Typeflag = tar.TypeSymlink
+		default:
+			h.Size = it.size
+		}
+		if err := tw.WriteHeader(h); err != nil {
+			return err
+		}
+		if it.mode.IsRegular() {
+			if err := addFile(tw, filepath.Join(local, filepath.FromSlash(it.name)), it.size); err != nil {
+				return err
+			}
+		}
+	}
+	return tw.Close()
+}
+
+func addFile(w io.Writer, name string, size int64) error {
+	src, err := os.Open(name)
+	if err != nil {
+		return &localFailure{err}
+	}
+	defer src.Close()
+	n, err := io.Copy(w, io.LimitReader(src, size))
+	if err == nil && n < size {
+		return &localFailure{fmt.Errorf("%s became shorter while it was copied", name)}
+	}
+	return err
+}
+
+// partBatch is how many files one request carries where there is no tar.
+const partBatch = 100
+
+// sendParts sends items without the help of tar.
+func (f *FS) sendParts(p, local string, items []item) error {
+	var files []envd.Part
+	modes := map[string][]string{}
+	for _, it := range items {
+		to := path.Join(p, it.name)
+		switch {
+		case it.mode.IsDir():
+			if err := f.sb.envd.MakeDir(f.ctx, to); err != nil && !errors.Is(err, fs.ErrExist) {
+				return err
+			}
+			modes[octal(it.mode)] = append(modes[octal(it.mode)], to)
+		case it.mode&fs.ModeSymlink != 0:
+			f.sb.envd.Remove(f.ctx, to)
+			if err := f.tool("ln", "-s", "-T", "--", it.target, to); err != nil {
+				return err
+			}
+		default:
+			name := filepath.Join(local, filepath.FromSlash(it.name))
+			files = append(files, envd.Part{Path: to, Open: func() (io.ReadCloser, error) { return os.Open(name) }})
+			modes[octal(it.mode)] = append(modes[octal(it.mode)], to)
+		}
+	}
+	for batch := range slices.Chunk(files, partBatch) {
+		if err := f.sb.envd.WriteFiles(f.ctx, batch); err != nil {
+			return err
+		}
+	}
+	for mode, names := range modes {
+		for batch := range slices.Chunk(names, 500) {
+			if err := f.tool("chmod", append([]string{mode, "--"}, batch...)...); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// CopyFrom copies a file or a tree of the sandbox to this machine, as CopyTo the
+// other way round. Nothing is ever written outside local, whatever the sandbox
+// sends: names and links that lead out of it are refused, devices, sockets and
+// the set-user-ID bits are not copied.
+func (sb *Sandbox) CopyFrom(ctx context.Context, remote, local string) error {
+	f := sb.FS(ctx)
+	info, p, err := f.stat("copy", remote)
+	if err != nil {
+		return err
+	}
+	if !info.IsDir() {
+		return sb.copyFileFrom(f, remote, local, info)
+	}
+	if err := os.MkdirAll(local, 0o755); err != nil {
+		return err
+	}
+	root, err := os.OpenRoot(local)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	there, err := sb.listTree(ctx, p, maxDepth)
+	if err != nil {
+		return f.fail("copy", remote, err)
+	}
+	return f.fail("copy", remote, sb.receive(f, info.e.Path, root, there))
+}
+
+// maxDepth bounds how deep trees are copied from a sandbox.
+const maxDepth = 255
+
+func (sb *Sandbox) copyFileFrom(f *FS, remote, local string, info fs.FileInfo) error {
+	src, err := f.open(remote)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	dir, base := filepath.Split(local)
+	tmp, err := os.CreateTemp(filepath.Clean(dir+"."), "."+base+".*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp.Name())
+	_, err = io.Copy(tmp, src)
+	err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(tmp.Name(), local)
+}
+
+// receive fetches what differs. Directories are made from the listing alone.
+func (sb *Sandbox) receive(f *FS, p string, root *os.Root, there map[string]item) error {
+	var dirs, files []item
+	for _, it := range there {
+		switch {
+		case it.mode.IsDir():
+			dirs = append(dirs, it)
+		case it.mode.IsRegular() || it.mode&fs.ModeSymlink != 0:
+			if have, err := root.Lstat(it.name); err == nil && it.same(localItem(it.name, have)) {
+				continue
+			}
+			files = append(files, it)
+		}
+	}
+	byName := func(a, b item) int { return strings.Compare(a.name, b.name) }
+	slices.SortFunc(dirs, byName)
+	slices.SortFunc(files, byName)
+	for _, d := range dirs {
+		if err := root.MkdirAll(d.name, 0o755); err != nil {
+			return err
+		}
+	}
+	var err error
+	if len(files) > 0 {
+		if err = sb.receiveTar(f.ctx, p, root, files, len(files) == len(there)-len(dirs)); errors.Is(err, ErrCommandNotFound) {
+			err = f.receiveEach(p, root, files)
+		}
+	}
+	for _, d := range slices.Backward(dirs) { // last, as a mode may forbid to write
+		if cerr := root.Chmod(d.name, d.mode.Perm()); err == nil {
+			err = cerr
+		}
+	}
+	return err
+}
+
+func localItem(name string, i fs.FileInfo) item {
+	return item{name: name, mode: i.Mode(), size: i.Size(), time: i.ModTime()}
+}
+
+// argumentBudget is safely below what execve(2) takes.
+const argumentBudget = 512 << 10
+
+// receiveTar lets the sandbox's tar pack files.
+func (sb *Sandbox) receiveTar(ctx context.Context, p string, root *os.Root, files []item, all bool) error {
+	args := []string{"-c", "-f", "-", "-C", p, "--"}
+	budget := argumentBudget
+	for _, it := range files {
+		budget -= len(it.name) + 16
+	}
+	if all || budget < 0 {
+		args = append(args, ".")
+	} else {
+		for _, it := range files {
+			args = append(args, "./"+it.name)
+		}
+	}
+	cmd := sb.Command(ctx, "tar", args...)
+	cmd.Env = []string{"LC_ALL=C"}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	got := extract(out, root)
+	if got != nil {
+		cmd.Process.Kill()
+	}
+	out.Close()
+	err = cmd.Wait()
+	if got != nil {
+		return got
+	}
+	if e, ok := errors.AsType[*ExitError](err); ok && e.Signal == "" {
+		return envd.FileError("tar", strings.TrimSpace(string(e.Stderr)))
+	}
+	return err
+}
+
+// extract unpacks an archive that a sandbox wrote below root.
+func extract(r io.Reader, root *os.Root) error {
+	tr := tar.NewReader(r)
+	for {
+		h, err := tr.Next()
+		if err == io.EOF {
+			_, err = io.Copy(io.Discard, r) // the padding: so that tar ends in peace
+			return err
+		}
+		if err != nil {
+			return fmt.Errorf("read archive: %w", err)
+		}
+		name := strings.TrimSuffix(strings.TrimPrefix(h.Name, "./"), "/")
+		if name == "" || name == "." {
+			continue
+		}
+		if !fs.ValidPath(name) {
+			return escape(h.Name)
+		}
+		if err := extractOne(tr, h, name, root); err != nil {
+			return err
+		}
+	}
+}
+
+func extractOne(r io.Reader, h *tar.Header, name string, root *os.Root) error {
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return root.MkdirAll(name, 0o755)
+	case tar.TypeReg:
+		return placeFile(r, h.Size, fs.FileMode(h.Mode).Perm(), h.ModTime, name, root)
+	case tar.TypeSymlink:
+		return placeLink(h.Linkname, name, root)
+	case tar.TypeLink:
+		old := strings.TrimPrefix(h.Linkname, "./")
+		if !fs.ValidPath(old) {
+			return escape(h.Linkname)
+		}
+		root.Remove(name)
+		return root.Link(old, name)
+	}
+	return nil // devices and sockets are not copied
+}
+
+// placeFile writes a file below root, never through a link.
+func placeFile(r io.Reader, size int64, perm fs.FileMode, mtime time.Time, name string, root *os.Root) error {
+	if dir := path.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	w, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(w, r)
+	if err == nil && size >= 0 && n != size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err = errors.Join(err, w.Chmod(perm), w.Close()); err != nil {
+		return err
+	}
+	return root.Chtimes(name, mtime, mtime)
+}
+
+// placeLink makes a link whose text stays below root.
+func placeLink(target, name string, root *os.Root) error {
+	if path.IsAbs(target) || !fs.ValidPath(path.Join(path.Dir(name), target)) {
+		return escape(name + " -> " + target)
+	}
+	if dir := path.Dir(name); dir != "." {
+		if err := root.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return root.Symlink(target, name)
+}
+
+func escape(name string) error {
+	return errdefs.New("E4006", "copy", quoted(name)+" leads out of the destination")
+}
+
+// receiveEach fetches files one by one, a few at a time.
+func (f *FS) receiveEach(p string, root *os.Root, files []item) error {
+	const parallel = 8
+	work := make(chan item)
+	failed := make([]error, parallel)
+	ctx, cancel := context.WithCancel(f.ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	for i := range parallel {
+		wg.Go(func() {
+			for it := range work {
+				if failed[i] = f.receiveOne(ctx, p, root, it); failed[i] != nil {
+					cancel()
+					return
+				}
+			}
+		})
+	}
+feed:
+	for _, it := range files {
+		select {
+		case work <- it:
+		case <-ctx.Done():
+			break feed
+		}
+	}
+	close(work)
+	wg.Wait()
+	return errors.Join(errors.Join(failed...), f.ctx.Err())
+}
+
+func (f *FS) receiveOne(ctx context.Context, p string, root *os.Root, it item) error {
+	from := strings.TrimSuffix(p, "/") + "/" + it.name
+	if it.mode&fs.ModeSymlink != 0 {
+		target, err := f.Readlink(from)
+		if err != nil {
+			return err
+		}
+		return placeLink(target, it.name, root)
+	}
+	if it.size == 0 {
+		return placeFile(bytes.NewReader(nil), 0, it.mode.Perm(), it.time, it.name, root)
+	}
+	body, err := f.sb.envd.ReadFile(ctx, from, 0, -1)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	return placeFile(body, body.Size, it.mode.Perm(), it.time, it.name, root)
+}

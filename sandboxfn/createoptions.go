@@ -1,0 +1,236 @@
+package sandboxfn
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math"
+	"path"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+)
+
+// CreateOptions say what to create. The zero value asks for defaults.
+type CreateOptions struct {
+	Provider string // default: the client's
+	Template string // recipe; default: the client's, else the provider's
+
+	// Lifetime is when the sandbox ends, from now, unless [Sandbox.SetLifetime]
+	// moves it. Zero: the client's, else the provider's default. Negative, or
+	// outside the provider's bounds: [ErrOption], never a silent correction.
+	Lifetime time.Duration
+
+	// Detached lets the sandbox live on when this process ends; otherwise it
+	// ends with it. Providers in the cloud always detach.
+	Detached bool
+
+	Env      map[string]string // for everything started inside; a command's own Env wins
+	Metadata map[string]string // kept with the sandbox and visible in lists
+
+	CPU          float64 // processors; zero: the provider's default
+	Memory, Disk Bytes   // zero: the provider's default
+	Processes    int     // at once; zero: the provider's default
+
+	// Network is "none", "loopback", "host" or "all", or a comma-separated list
+	// of what may be reached: host[:port], *.suffix[:port], CIDR[:port]. Empty:
+	// the provider's default.
+	Network string
+
+	// Require names protections, as in [Report], that must be in force:
+	// otherwise [ErrRequire], and nothing runs.
+	Require []string
+
+	User    string // default user of commands and files; empty: the provider's
+	WorkDir string // default directory of commands; empty: the user's home
+
+	// RequestID is the identity of this creation: a repetition with the same one
+	// and the same options finds the sandbox instead of making a second. Letters,
+	// digits, '-' and '_', at most 64. Empty: a random one.
+	RequestID string
+
+	Logger *slog.Logger // nil: the client's
+}
+
+// request validates o against what the provider can do and turns it into what
+// providers take. It has no side effect.
+func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider string) (providers.CreateRequest, error) {
+	var v CreateOptions
+	if o != nil {
+		v = *o
+	}
+	check := optionCheck{op: "create sandbox"}
+	if v.Template == "" {
+		v.Template = c.opts.Template
+	}
+	if v.Lifetime == 0 {
+		v.Lifetime = c.opts.Lifetime
+	}
+	check.lifetime(v.Lifetime, caps.Lifetime, provider)
+	check.text("Template", v.Template)
+	check.text("User", v.User)
+	check.text("WorkDir", v.WorkDir)
+	if v.WorkDir != "" && !path.IsAbs(v.WorkDir) {
+		check.fail("WorkDir " + quoted(v.WorkDir) + " is not absolute")
+	}
+	check.env(v.Env)
+	for k := range v.Env {
+		if strings.HasPrefix(k, "SANDBOX_WORKER") || k == "SANDBOX_NSINIT" {
+			check.fail("Env: " + k + " is reserved")
+		}
+	}
+	for k, val := range v.Metadata {
+		if k == "" {
+			check.fail("Metadata: a key is empty")
+		}
+		check.text("Metadata key", k)
+		check.text("Metadata "+k, val)
+	}
+	check.resources(v)
+	net, err := parseNetwork(v.Network)
+	if err != "" {
+		check.fail("Network " + quoted(v.Network) + ": " + err)
+	}
+	if net != nil && len(caps.Networks) > 0 && !slices.Contains(caps.Networks, net.Mode) {
+		check.fail(fmt.Sprintf("Network %s is not offered by provider %s; it offers %s", quoted(v.Network), provider, strings.Join(caps.Networks, ", ")))
+	}
+	check.requestID(v.RequestID)
+	for _, r := range v.Require {
+		if r == "" {
+			check.fail("Require: a name is empty")
+		}
+	}
+	if check.problem != "" {
+		return providers.CreateRequest{}, &Error{Code: "E2011", Op: check.op, Message: check.problem, Suggestion: check.suggestion}
+	}
+	if v.RequestID == "" {
+		v.RequestID = randomID()
+	}
+	return providers.CreateRequest{
+		RequestID: v.RequestID, Template: v.Template, Lifetime: v.Lifetime, Detached: v.Detached,
+		Env: maps.Clone(v.Env), Metadata: maps.Clone(v.Metadata),
+		Resources: providers.Resources{
+			CPUMilli:  int64(math.Ceil(v.CPU * 1000)),
+			MemoryMiB: int64((v.Memory + MiB - 1) / MiB),
+			DiskMiB:   int64((v.Disk + MiB - 1) / MiB),
+			Processes: int64(v.Processes),
+		},
+		Network: net, Require: slices.Clone(v.Require), User: v.User, WorkDir: v.WorkDir,
+	}, nil
+}
+
+// optionCheck remembers the first problem of a set of options.
+type optionCheck struct {
+	op, problem, suggestion string
+}
+
+func (c *optionCheck) fail(problem string) {
+	if c.problem == "" {
+		c.problem = problem
+	}
+}
+
+// text refuses what no system call and no wire can carry.
+func (c *optionCheck) text(name, v string) {
+	switch {
+	case strings.ContainsRune(v, 0):
+		c.fail(name + " holds a NUL byte")
+	case !utf8.ValidString(v):
+		c.fail(name + " is not valid UTF-8")
+	}
+}
+
+func (c *optionCheck) env(env map[string]string) {
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		if k == "" || strings.Contains(k, "=") {
+			c.fail("Env: " + quoted(k) + " is not a name of a variable")
+		}
+		c.text("Env: the name of a variable", k)
+		c.text("Env: "+k, env[k])
+	}
+}
+
+func (c *optionCheck) lifetime(d time.Duration, r providers.LifetimeRange, provider string) {
+	switch {
+	case d < 0:
+		c.fail("Lifetime " + d.String() + " is negative; zero means the default")
+	case d == 0:
+	case r.Max > 0 && d > r.Max:
+		c.fail("Lifetime " + d.String() + " is above the maximum " + r.Max.String() + " of provider " + provider)
+		c.suggestion = "ask for " + r.Max.String() + " and move the end later with SetLifetime"
+	case d < r.Min:
+		c.fail("Lifetime " + d.String() + " is below the minimum " + r.Min.String() + " of provider " + provider)
+	}
+}
+
+func (c *optionCheck) resources(v CreateOptions) {
+	if v.CPU < 0 || math.IsNaN(v.CPU) || v.CPU > 4096 {
+		c.fail(fmt.Sprintf("CPU %v is not a number of processors", v.CPU))
+	}
+	if v.Memory < 0 {
+		c.fail("Memory " + v.Memory.String() + " is negative")
+	}
+	if v.Disk < 0 {
+		c.fail("Disk " + v.Disk.String() + " is negative")
+	}
+	if v.Processes < 0 {
+		c.fail(fmt.Sprintf("Processes %d is negative", v.Processes))
+	}
+}
+
+func (c *optionCheck) requestID(id string) {
+	if len(id) > 64 {
+		c.fail("RequestID is longer than 64 bytes")
+	}
+	for _, r := range id {
+		if (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' {
+			c.fail("RequestID " + quoted(id) + " holds something else than letters, digits, '-' and '_'")
+			return
+		}
+	}
+}
+
+// parseNetwork reads a mode or a list. The second result says what is wrong.
+func parseNetwork(s string) (*providers.NetworkPolicy, string) {
+	switch s = strings.TrimSpace(s); s {
+	case "":
+		return nil, ""
+	case "none", "loopback", "host", "all":
+		return &providers.NetworkPolicy{Mode: s}, ""
+	}
+	p := &providers.NetworkPolicy{Mode: "list"}
+	for item := range strings.SplitSeq(s, ",") {
+		item = strings.TrimSpace(item)
+		switch {
+		case item == "":
+			return nil, "an entry of the list is empty"
+		case slices.Contains([]string{"none", "loopback", "host", "all"}, item):
+			return nil, item + " cannot be part of a list"
+		case strings.ContainsAny(item, " \t\r\n\x00"):
+			return nil, "an entry holds white space"
+		case !strings.ContainsAny(item, ".:") && item != "localhost":
+			return nil, quoted(item) + " is neither a mode (none, loopback, host, all) nor an address"
+		}
+		p.Allow = append(p.Allow, item)
+	}
+	return p, ""
+}
+
+// quoted shows foreign text in a message, bounded.
+func quoted(s string) string {
+	if len(s) > 200 {
+		s = s[:200] + "…"
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+func randomID() string {
+	var b [16]byte
+	rand.Read(b[:])
+	return hex.EncodeToString(b[:])
+}

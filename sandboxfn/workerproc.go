@@ -1,0 +1,285 @@
+package sandboxfn
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/agent-sandbox/sandbox-go/internal/artifact"
+	"github.com/agent-sandbox/sandbox-go/internal/envd"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// workerSpec says which worker to start.
+type workerSpec struct {
+	Path           string   // executable inside the sandbox
+	Args           []string // argv[1:]
+	Env            map[string]string
+	User, Dir      string
+	Stdout, Stderr func([]byte) // called in order per stream from one goroutine; must not retain
+}
+
+// workerExit says how a worker ended.
+type workerExit struct {
+	Code   int    // -1 after a signal, or when Err is set
+	Signal string // "killed"; empty: it exited
+	OOM    bool   // killed at the memory limit
+	Err    error  // the stream was lost: nothing is known of the process
+}
+
+// workerProc is one running worker process and the connection that carries its
+// frames. The methods are safe for concurrent use.
+type workerProc struct {
+	conn net.Conn // frames
+
+	sb     *Sandbox
+	stream *envd.Stream
+	ended  chan struct{} // closed after the last callback
+	result workerExit    // valid after ended
+
+	mu       sync.Mutex
+	stdout   uint64        // guarded by mu; bytes handed to the callbacks
+	stderr   uint64        // guarded by mu
+	progress chan struct{} // guarded by mu; closed and replaced when a counter moves and someone waits
+	closed   bool          // guarded by mu
+}
+
+// startWorker opens a channel and starts a process that holds its other end as
+// descriptor 3. The process ends when the channel is closed.
+func (sb *Sandbox) startWorker(ctx context.Context, spec workerSpec) (*workerProc, error) {
+	const op = "start worker"
+	if !sb.channels {
+		return nil, errdefs.New("E9015", op, "provider "+sb.provider.Name()+" offers no connection to a worker")
+	}
+	leave, err := sb.enter()
+	if err != nil {
+		return nil, err
+	}
+	w, err := sb.launchWorker(ctx, spec)
+	if err != nil {
+		leave()
+		return nil, sb.explain(ctx, err)
+	}
+	// A closed sandbox ends its workers: their streams fail, their connections close.
+	stop := context.AfterFunc(sb.life, func() {
+		w.stream.Close(context.Cause(sb.life))
+		w.conn.Close()
+	})
+	go func() {
+		defer leave()
+		defer stop()
+		w.pump(spec)
+	}()
+	return w, nil
+}
+
+func (sb *Sandbox) launchWorker(ctx context.Context, spec workerSpec) (*workerProc, error) {
+	id := envd.NewChannelID()
+	conn, err := sb.envd.OpenChannel(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	stream, err := sb.envd.Start(ctx, &envd.StartOptions{
+		Path: spec.Path, Args: spec.Args, Env: spec.Env, User: spec.User, Dir: spec.Dir, Channel: id,
+	})
+	if err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return &workerProc{conn: conn, sb: sb, stream: stream, ended: make(chan struct{})}, nil
+}
+
+// pump hands output to the callbacks until the process has ended.
+func (w *workerProc) pump(spec workerSpec) {
+	defer close(w.ended)
+	defer w.stream.Close(context.Canceled)
+	for {
+		ev, err := w.stream.Next()
+		switch {
+		case err != nil:
+			w.result = workerExit{Code: -1, Err: w.sb.explain(w.sb.life, err)}
+			return
+		case ev.End != nil:
+			w.result = workerExitOf(ev.End)
+			return
+		case ev.Stdout != nil:
+			if spec.Stdout != nil {
+				spec.Stdout(ev.Stdout)
+			}
+			w.count(len(ev.Stdout), 0)
+		case ev.Stderr != nil:
+			if spec.Stderr != nil {
+				spec.Stderr(ev.Stderr)
+			}
+			w.count(0, len(ev.Stderr))
+		}
+	}
+}
+
+func workerExitOf(e *envd.End) workerExit {
+	x := workerExit{Code: e.ExitCode}
+	if !e.Exited {
+		x.Code = -1
+		x.Signal, _ = signalOf(e)
+		x.OOM = e.MemoryLimit
+	}
+	return x
+}
+
+// signalOf reads the name of the signal from "signal: killed (core dumped)".
+func signalOf(e *envd.End) (name string, ok bool) {
+	if e.Exited {
+		return "", false
+	}
+	for _, text := range []string{e.Status, e.Error} {
+		if rest, found := strings.CutPrefix(text, "signal: "); found {
+			name, _, _ = strings.Cut(rest, " (")
+			return name, true
+		}
+	}
+	return "unknown", true
+}
+
+func (w *workerProc) count(stdout, stderr int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stdout += uint64(stdout)
+	w.stderr += uint64(stderr)
+	if w.progress != nil {
+		close(w.progress)
+		w.progress = nil
+	}
+}
+
+// kill sends SIGKILL to the worker and everything it started. A worker that has
+// ended is not an error.
+func (w *workerProc) kill(ctx context.Context) error {
+	err := w.sb.envd.Signal(ctx, uint32(w.pid()), syscall.SIGKILL, envd.Tree)
+	if errors.Is(err, ErrProcessGone) {
+		return nil
+	}
+	return w.sb.explain(ctx, err)
+}
+
+// pid is the worker's id inside the sandbox.
+func (w *workerProc) pid() int { return int(w.stream.Pid()) }
+
+// done is closed when the process has ended, or its stream was lost, and all
+// output was delivered.
+func (w *workerProc) done() <-chan struct{} { return w.ended }
+
+// exit says how the worker ended. It is valid once done is closed.
+func (w *workerProc) exit() workerExit { return w.result }
+
+// delivered is how many bytes the callbacks have been given.
+func (w *workerProc) delivered() (stdout, stderr uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.stdout, w.stderr
+}
+
+// waitDelivered returns nil once the callbacks have been given that many bytes,
+// or the cause of ctx when it ends first. After the end of the process there is
+// nothing more to wait for.
+func (w *workerProc) waitDelivered(ctx context.Context, stdout, stderr uint64) error {
+	for {
+		w.mu.Lock()
+		if w.stdout >= stdout && w.stderr >= stderr {
+			w.mu.Unlock()
+			return nil
+		}
+		if w.progress == nil {
+			w.progress = make(chan struct{})
+		}
+		moved := w.progress
+		w.mu.Unlock()
+		select {
+		case <-moved:
+		case <-w.ended:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// close closes the connection, which ends the worker, and gives its stream up.
+// It does not wait for a callback in progress; done does. It is idempotent.
+func (w *workerProc) close() {
+	w.mu.Lock()
+	again := w.closed
+	w.closed = true
+	w.mu.Unlock()
+	w.conn.Close()
+	if !again {
+		w.stream.Close(errWorkerClosed)
+	}
+}
+
+var errWorkerClosed = errdefs.New("E5004", "run worker", "the worker was given up")
+
+// ensureArtifact returns the path of the program inside the sandbox. It is
+// uploaded when the sandbox does not hold it yet, and checked after that.
+func (sb *Sandbox) ensureArtifact(ctx context.Context, a artifact.Self) (string, error) {
+	const op = "send program"
+	if err := sb.usable(); err != nil {
+		return "", err
+	}
+	if p := sb.state.Artifacts[a.Digest]; p != "" {
+		return p, nil
+	}
+	path := ".cache/sandbox-worker/" + a.Digest
+	if e, err := sb.envd.Stat(ctx, path); err == nil && e.Size == a.Size && e.Mode.IsRegular() && e.Mode&0o100 != 0 {
+		// Only a complete and checked upload is ever made executable.
+		return e.Path, nil
+	} else if err != nil && !errors.Is(err, ErrPathNotFound) {
+		return "", sb.explain(ctx, err)
+	}
+	f, err := a.Open()
+	if err != nil {
+		return "", errdefs.Wrap("E9010", op, "cannot read the program's own file", err)
+	}
+	defer f.Close()
+	part := path + "." + randomID()[:8]
+	if _, err := sb.envd.WriteFile(ctx, part, io.LimitReader(f, a.Size), a.Size, nil); err != nil {
+		return "", sb.explain(ctx, err)
+	}
+	e, err := sb.envd.Stat(ctx, part)
+	if err == nil && e.Size != a.Size {
+		err = errdefs.New("E9010", op, fmt.Sprintf("%d bytes arrived of %d", e.Size, a.Size))
+	}
+	if err == nil {
+		err = sb.checkDigest(ctx, e.Path, a.Digest)
+	}
+	if err == nil {
+		err = sb.tool(ctx, "chmod", "0755", "--", e.Path)
+	}
+	if err == nil {
+		err = sb.envd.Move(ctx, part, path)
+	}
+	if err != nil {
+		return "", errors.Join(sb.explain(ctx, err), sb.envd.Remove(context.WithoutCancel(ctx), part))
+	}
+	return strings.TrimSuffix(e.Path, e.Name) + a.Digest, nil
+}
+
+// checkDigest compares the content of a file inside with digest, where the
+// sandbox has a tool for it.
+func (sb *Sandbox) checkDigest(ctx context.Context, path, digest string) error {
+	out, err := sb.Command(ctx, "sha256sum", path).Output()
+	if errors.Is(err, ErrCommandNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if got, _, _ := strings.Cut(strings.TrimPrefix(string(out), `\`), " "); got != digest {
+		return errdefs.New("E9010", "send program", "what arrived in the sandbox is not what was sent")
+	}
+	return nil
+}

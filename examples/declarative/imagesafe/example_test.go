@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"image"
 	"image/png"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -58,7 +57,7 @@ func TestHostileInput(t *testing.T) {
 		want func(error) bool
 	}{
 		{"no picture", []byte("GIF"), 10, func(err error) bool { return errors.Is(err, image.ErrFormat) }},
-		{"cut in half", data[:len(data)/2], 10, func(err error) bool { return errors.Is(err, io.ErrUnexpectedEOF) }},
+		{"cut in half", data[:len(data)/2], 10, func(err error) bool { return strings.Contains(err.Error(), "invalid JPEG format") }},
 		{"claims to be huge", bomb(1<<20, 1<<20), 10, func(err error) bool {
 			tooLarge, ok := errors.AsType[*TooLargeError](err)
 			return ok && tooLarge.Width == 1<<20

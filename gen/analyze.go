@@ -52,6 +52,7 @@ type function struct {
 // value is a parameter or a result.
 type value struct {
 	name  string // as the wrapper calls it
+	label string // as messages about a call name it: given, or arg1
 	given string // as the user calls it; empty: not at all
 	field string // in the args or result struct
 	text  string // its type as the user spelled it
@@ -129,15 +130,31 @@ func (a *analysis) run() {
 // report hands the faults over, with the compile errors that are not about
 // names this run is about to produce.
 func (a *analysis) report() {
+	wanted := false
 	for _, e := range a.checked.errors {
-		if a.aboutWanted(e) {
-			continue
-		}
 		pos := a.g.fset.Position(e.Pos)
 		pos.Filename = a.g.report.relative(pos.Filename)
-		a.faults.list = append(a.faults.list, Diagnostic{Pos: pos, Code: "G050", Message: e.Msg})
+		if more, ok := strings.CutPrefix(e.Msg, "\t"); ok { // belongs to the error before it
+			if n := len(a.faults.list); n > 0 && !wanted {
+				a.faults.list[n-1].Message += "; " + more + " at " + pos.String()
+			}
+			continue
+		}
+		if wanted = a.aboutWanted(e); wanted {
+			continue
+		}
+		a.faults.list = append(a.faults.list, Diagnostic{Pos: pos, Code: "G050", Message: oneLine(e.Msg)})
 	}
 	a.g.report.list = append(a.g.report.list, a.faults.list...)
+}
+
+// oneLine joins the lines of a message of the compiler.
+func oneLine(s string) string {
+	var parts []string
+	for l := range strings.Lines(s) {
+		parts = append(parts, strings.TrimSpace(l))
+	}
+	return strings.Join(parts, "; ")
 }
 
 var undefinedName = regexp.MustCompile(`^undefined: (\S+)$`)

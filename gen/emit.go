@@ -3,11 +3,14 @@ package gen
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/dave/jennifer/jen"
+
+	"github.com/agent-sandbox/sandbox-go/gen/directive"
 )
 
 // emit writes the output of a package; nil when nothing is to be generated.
@@ -114,7 +117,7 @@ func (e *emitter) declaration(fn *function) {
 	if len(fn.params) > 0 {
 		fields = append(fields, jen.Line().Add(head("Params", jen.Index().Qual(sandboxfnPath, "Param").ValuesFunc(func(g *jen.Group) {
 			for _, p := range fn.params {
-				g.Values(jen.Lit(p.name), jen.Lit(p.text))
+				g.Values(jen.Lit(p.label), jen.Lit(p.text))
 			}
 		}))))
 	}
@@ -402,7 +405,7 @@ func (e *emitter) options(fn *function) []jen.Code {
 		add("Backoff", named("Backoff").Values(
 			jen.Id("First").Op(":").Add(durationCode(b.First)),
 			jen.Id("Max").Op(":").Add(durationCode(b.Max)),
-			jen.Id("Factor").Op(":").Lit(b.Factor),
+			jen.Id("Factor").Op(":").Add(floatCode(b.Factor)),
 		))
 	}
 	if w := o.Workers; w != nil {
@@ -415,7 +418,7 @@ func (e *emitter) options(fn *function) []jen.Code {
 	}
 	duration("Idle", o.Idle, "NoIdle")
 	if o.CPU != nil {
-		add("CPU", jen.Lit(*o.CPU))
+		add("CPU", floatCode(*o.CPU))
 	}
 	size := func(name string, n *int64) {
 		if n != nil {
@@ -425,11 +428,12 @@ func (e *emitter) options(fn *function) []jen.Code {
 	size("Memory", o.Memory)
 	size("Disk", o.Disk)
 	if o.Env != nil && len(*o.Env) > 0 {
-		dict := jen.Dict{}
-		for _, p := range *o.Env {
-			dict[jen.Lit(p.Name)] = jen.Lit(p.Value)
-		}
-		add("Env", jen.Map(e.model.coder.predeclared("string")).Add(e.model.coder.predeclared("string")).Values(dict))
+		env := slices.SortedFunc(slices.Values(*o.Env), func(a, b directive.Pair) int { return strings.Compare(a.Name, b.Name) })
+		add("Env", jen.Map(e.model.coder.predeclared("string")).Add(e.model.coder.predeclared("string")).ValuesFunc(func(g *jen.Group) {
+			for _, p := range env {
+				g.Lit(p.Name).Op(":").Lit(p.Value)
+			}
+		}))
 	}
 	if o.Network != nil {
 		joined := strings.Join(*o.Network, ",")
@@ -443,6 +447,9 @@ func (e *emitter) options(fn *function) []jen.Code {
 	size("MaxPayload", o.MaxPayload)
 	return set
 }
+
+// floatCode writes a number as people do: 2, not 2.0.
+func floatCode(f float64) *jen.Statement { return jen.Id(strconv.FormatFloat(f, 'g', -1, 64)) }
 
 // durationCode writes a duration with the largest unit that fits: 90 * time.Second.
 func durationCode(d time.Duration) *jen.Statement {
@@ -472,6 +479,9 @@ func sizeCode(n int64) *jen.Statement {
 		shift int
 	}{{"GiB", 30}, {"MiB", 20}, {"KiB", 10}}
 	for _, u := range units {
+		if n == 1<<u.shift {
+			return jen.Qual(sandboxfnPath, u.name)
+		}
 		if n%(1<<u.shift) == 0 {
 			return jen.Id(strconv.FormatInt(n>>u.shift, 10)).Op("*").Qual(sandboxfnPath, u.name)
 		}

@@ -166,6 +166,12 @@ func targets(f *ast.File) map[*ast.CommentGroup]target {
 			doc, t.what = n.Doc, "variable"
 		case *ast.ImportSpec:
 			doc, t.what = n.Doc, "import"
+		case *ast.InterfaceType:
+			for _, method := range n.Methods.List {
+				if method.Doc != nil {
+					m[method.Doc] = target{what: "interface method"}
+				}
+			}
 		case *ast.Field:
 			doc, t.what = n.Doc, "field"
 		}
@@ -252,7 +258,7 @@ func (d *sourceDir) place(r *reporter, f *sourceFile, line *directive.Line, g *a
 			t.fn.Name.Name, receiverName(t.fn))
 	case t.what != want:
 		article := "a"
-		if t.what == "import" {
+		if t.what[0] == 'i' {
 			article = "an"
 		}
 		return fail("G004", "//sandbox:%s can't stand on %s %s; it belongs on a %s", line.Kind, article, t.what, want)

@@ -82,6 +82,9 @@ const metadata = packages.NeedName | packages.NeedFiles | packages.NeedModule
 func (g *generator) resolve(ctx context.Context) ([]string, error) {
 	var dirs, ask []string
 	for _, p := range g.opts.Patterns {
+		if strings.HasSuffix(p, ".go") {
+			return nil, fmt.Errorf("%s is a file; name its folder", p)
+		}
 		if strings.Contains(p, "...") || !build.IsLocalImport(p) && !filepath.IsAbs(p) {
 			ask = append(ask, p)
 			continue
@@ -152,7 +155,9 @@ func (l *loader) load(ctx context.Context, work []*sourceDir) error {
 	var found []*packages.Package
 	var infoErr, exportErr error
 	var wg sync.WaitGroup
-	wg.Go(func() { found, infoErr = packages.Load(l.config(ctx, metadata), dirs...) })
+	cfg := l.config(ctx, metadata)
+	cfg.Overlay = hidden(work)
+	wg.Go(func() { found, infoErr = packages.Load(cfg, dirs...) })
 	exportErr = l.loadExports(ctx, likelyImports(work))
 	wg.Wait()
 	if err := errors.Join(infoErr, exportErr); err != nil {
@@ -181,6 +186,18 @@ func (l *loader) load(ctx context.Context, work []*sourceDir) error {
 		}
 	}
 	return l.loadExports(ctx, missing)
+}
+
+// hidden takes our own files out of the go command's sight: their package
+// clause may be that of a package which was renamed since.
+func hidden(work []*sourceDir) map[string][]byte {
+	overlay := make(map[string][]byte)
+	for _, d := range work {
+		for _, path := range d.owned {
+			overlay[path] = []byte("//go:build ignore\n\npackage ignored\n")
+		}
+	}
+	return overlay
 }
 
 // likelyImports guesses what the packages import before the go command has
@@ -219,7 +236,7 @@ func (l *loader) describe(p *packages.Package, d *sourceDir) *packageInfo {
 			continue // we parsed it ourselves and say it better
 		}
 		ok = false
-		l.g.report.list = append(l.g.report.list, Diagnostic{Pos: l.listPos(e.Pos, d), Code: "G050", Message: firstLine(e.Msg)})
+		l.g.report.list = append(l.g.report.list, Diagnostic{Pos: l.listPos(e.Pos, d), Code: "G050", Message: strings.ReplaceAll(firstLine(e.Msg), d.path, l.g.report.relative(d.path))})
 	}
 	if !ok {
 		return nil

@@ -101,6 +101,7 @@ func (a *analysis) parameterNames(fn *function) {
 		if p.name == "" {
 			p.name = used.name(fmt.Sprintf("arg%d", i+1))
 		}
+		p.label = p.name
 		p.field = fields.name(exportedName(p.name))
 	}
 	fields = make(allocator)

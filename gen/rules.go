@@ -45,7 +45,7 @@ func (a *analysis) checkRules(fn *function) {
 	}
 	fn.checks = []string{}
 	for _, p := range fn.params {
-		fn.checks = append(fn.checks, p.name, rules[p.given])
+		fn.checks = append(fn.checks, p.label, rules[p.given])
 	}
 }
 
@@ -190,7 +190,7 @@ func ruleFaults(tag string, t types.Type, text string, siblings *types.Struct) [
 		case "dive":
 			elem := elemOf(t)
 			if elem == nil {
-				return append(faults, fmt.Sprintf("rule dive does not apply to type %q", text))
+				return append(faults, fmt.Sprintf("rule dive does not apply to type %s", text))
 			}
 			if m, ok := deref(t).Underlying().(*types.Map); ok {
 				outer, outerText = append(outer, m.Key()), append(outerText, spelled(m.Key(), nil))
@@ -262,7 +262,7 @@ func ruleFault(rule string, t types.Type, text string, siblings *types.Struct) s
 	if kind, ok := fieldRules[name]; ok {
 		return siblingFault(name, kind, param, siblings)
 	}
-	unfit := fmt.Sprintf("rule %s does not apply to type %q", name, text)
+	unfit := fmt.Sprintf("rule %s does not apply to type %s", name, text)
 	sample := sampleOf(t)
 	switch {
 	case slices.Contains(everyType, name):
@@ -280,6 +280,8 @@ func ruleFault(rule string, t types.Type, text string, siblings *types.Struct) s
 		return ""
 	case strings.Contains(problem, "Bad field type"), strings.HasPrefix(problem, "reflect:"):
 		return unfit
+	case strings.Contains(problem, "strconv.") && isNamed(t, "time", "Duration"):
+		return fmt.Sprintf("rule %s needs a duration, got %q", name, param)
 	case strings.Contains(problem, "strconv."):
 		return fmt.Sprintf("rule %s needs a number, got %q", name, param)
 	}

@@ -230,11 +230,15 @@ func (t *traveller) key(typ types.Type, path string) {
 // structure checks the fields of a struct.
 func (t *traveller) structure(s *types.Struct, typ types.Type, path string) {
 	owner := t.spell(typ)
+	_, named := types.Unalias(typ).(*types.Named)
 	if path == "" {
 		path = t.root
-		if _, ok := types.Unalias(typ).(*types.Named); ok {
+		if named {
 			path = owner
 		}
+	}
+	if !named {
+		owner = path
 	}
 	for i := range s.NumFields() {
 		f, tag := s.Field(i), s.Tag(i)

@@ -161,6 +161,11 @@ func nearest(s string, candidates []string) string {
 			best, at = c, d
 		}
 	}
+	for _, c := range candidates { // function
+		if best == "" && len(c) > 3 && strings.HasPrefix(s, c) {
+			best = c
+		}
+	}
 	if best == "" { // func,timeout=5s
 		if n := strings.IndexFunc(s, func(r rune) bool { return r < 'a' || r > 'z' }); n > 0 && slices.Contains(candidates, s[:n]) {
 			return s[:n]

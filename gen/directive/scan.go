@@ -93,7 +93,13 @@ func (s *scanner) bare(a *Arg) bool {
 		s.fail(a.Pos, "G012", "option "+show(a.Key)+" needs a value", nil)
 		return false
 	}
-	if strings.ContainsAny(w, "\"`") {
+	if i := strings.IndexAny(w, "\"`"); i >= 0 {
+		if strings.Count(w, w[i:i+1])%2 == 1 { // goes on behind a space
+			if n := strings.IndexByte(s.text[s.off:], w[i]); n >= 0 {
+				s.off += n + 1
+				s.word()
+			}
+		}
 		s.fail(a.ValuePos, "G013", "option "+show(a.Key)+": quotes must enclose the whole value, as in "+a.Key+`="…"`, nil)
 		return false
 	}

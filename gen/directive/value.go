@@ -156,6 +156,7 @@ func (d *decoder) validate() {
 			continue // reported when it was decoded
 		}
 		seen[f.key] = true
+		reflect.ValueOf(d.options).Elem().FieldByName(name).SetZero() // what follows sees only legal values
 		if f.rangeText != "" {
 			d.fail(a.ValuePos, a.End, "G014", "option "+f.key+": "+a.Value+" is out of range "+f.rangeText, nil)
 			continue

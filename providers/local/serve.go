@@ -13,6 +13,7 @@ import (
 	"math"
 	"net"
 	"os"
+	"runtime"
 	"strconv"
 	"sync/atomic"
 
@@ -117,7 +118,11 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err := in.ready(nil); err != nil {
 		return err
 	}
-	return srv.Serve(l)
+	err = srv.Serve(l)
+	// A file that is collected is closed: the lock and the lease, which say that
+	// this sandbox lives, have to be held until the end.
+	runtime.KeepAlive(in)
+	return err
 }
 
 // sandboxEnv adds the variables that mark the inside of a sandbox.

@@ -311,7 +311,7 @@ func (b *builder) prepare(ctx context.Context) error {
 	}
 	b.spec = &launchSpec{
 		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network,
-		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.expose,
+		scratchBytes: o.limits.scratch, binds: binds,
 		lock: b.files[0], cpus: o.limits.affinity(),
 	}
 	if err := b.openFiles(lease); err != nil {

@@ -10,7 +10,6 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -31,23 +30,15 @@ func init() {
 	})
 }
 
-// Settings of providers.Config.
-const (
-	// settingCgroupParent is a control group, as a path below the root of each
-	// hierarchy, in which groups for sandboxes are made.
-	settingCgroupParent = "cgroup_parent"
-
-	// settingExpose lists host directories that sandboxes see read-only at
-	// the same place, separated by colons.
-	settingExpose = "expose"
-)
+// settingCgroupParent is a control group, as a path below the root of each
+// hierarchy, in which groups for sandboxes are made.
+const settingCgroupParent = "cgroup_parent"
 
 // Provider makes sandboxes on this machine. It is safe for concurrent use, and
 // any number of providers and processes may use one state directory at once.
 type Provider struct {
 	log    *slog.Logger
 	root   string
-	expose []string
 	groups func() *cgroupHost
 	warn   sync.Once // the first degraded creation logs one line
 
@@ -92,18 +83,8 @@ func New(c providers.Config) (*Provider, error) {
 			if v != "" && !filepath.IsAbs(v) {
 				return nil, setting(k + " must start with a slash")
 			}
-		case settingExpose:
-			for dir := range strings.SplitSeq(v, ":") {
-				if dir == "" {
-					continue
-				}
-				if !filepath.IsAbs(dir) {
-					return nil, setting(fmt.Sprintf("%s: %q is not absolute", k, clip(dir)))
-				}
-				p.expose = append(p.expose, filepath.Clean(dir))
-			}
 		default:
-			return nil, setting(fmt.Sprintf("unknown setting %q; there are %s, %s", clip(k), settingCgroupParent, settingExpose))
+			return nil, setting(fmt.Sprintf("unknown setting %q; there is %s", clip(k), settingCgroupParent))
 		}
 	}
 	parent := c.Settings[settingCgroupParent]

@@ -80,24 +80,22 @@ func TestOpenTreeRefuses(t *testing.T) {
 		}},
 		{"root can be written by all", func(root string) error { return os.Chmod(root, 0o777) }},
 		{"tree belongs to another user", func(root string) error {
-			if os.Geteuid() != 0 {
-				t.Skip("only root can give a directory away")
-			}
 			if err := os.Mkdir(root+"/local", 0o700); err != nil {
 				return err
 			}
 			return os.Chown(root+"/local", 12345, 12345)
 		}},
 		{"root belongs to another user", func(root string) error {
-			if os.Geteuid() != 0 {
-				t.Skip("only root can give a directory away")
-			}
 			return os.Chown(root, 12345, 12345)
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			root := testRoot(t)
-			if err := c.prepare(root); err != nil {
+			err := c.prepare(root)
+			if os.Geteuid() != 0 && errors.Is(err, os.ErrPermission) {
+				t.Skip("only root can give a directory away")
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 			tr, err := openTree(root)

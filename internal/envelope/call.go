@@ -57,7 +57,7 @@ func EncodeRequest(r Request, c *Codec, errs *Errors, args any, limit int64) (Pa
 	e.buf = binary.BigEndian.AppendUint64(e.buf, uint64(r.Timeout))
 	e.buf = appendText(e.buf, r.ID)
 	e.buf = appendInt(e.buf, r.MaxPayload)
-	e.limit += int64(len(e.buf)) // the limit is the arguments'
+	e.outside = -int64(len(e.buf)) // the limit is the arguments'
 	if err := c.encode(e, reflect.ValueOf(args).Elem()); err != nil {
 		return Payload{}, err
 	}
@@ -148,6 +148,7 @@ func (r *Response) begin(o Outcome) {
 	r.e.buf, r.e.segments, r.e.outside, r.e.over, r.e.depth = r.e.buf[:0], nil, 0, false, 0
 	r.e.buf = appendHead(r.e.buf, majorArray, 5)
 	r.e.buf = appendHead(r.e.buf, majorUint, uint64(o))
+	r.e.outside = -int64(len(r.e.buf))
 }
 
 // Returned says that the function returned the result that result points to,

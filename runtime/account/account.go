@@ -3,22 +3,13 @@
 package account
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"strconv"
 	"strings"
 	"syscall"
-
-	"golang.org/x/sys/unix"
 )
-
-// maxFile bounds what is read of /etc/passwd and /etc/group, in bytes: code in
-// the sandbox may be able to replace them.
-const maxFile = 4 << 20
 
 // User is who a command or a file operation acts as. It is immutable.
 type User struct {
@@ -60,14 +51,14 @@ func (e *UnavailableError) Error() string {
 type Book struct {
 	def       string
 	canSwitch bool
-	passwd    string
-	group     string
+	passwd    file
+	group     file
 }
 
 // NewBook returns a Book whose unnamed user is def; an empty def is the user
 // the server runs as. Without canSwitch no other user can be had.
 func NewBook(def string, canSwitch bool) *Book {
-	return &Book{def: def, canSwitch: canSwitch, passwd: "/etc/passwd", group: "/etc/group"}
+	return &Book{def: def, canSwitch: canSwitch, passwd: file{path: "/etc/passwd"}, group: file{path: "/etc/group"}}
 }
 
 // Lookup finds the user called name; an empty name is the default user. The
@@ -145,26 +136,25 @@ func (b *Book) user(e *entry) (*User, error) {
 
 // find returns the first account that match accepts; nil when there is none.
 func (b *Book) find(match func(*entry) bool) (*entry, error) {
-	var found *entry
-	err := lines(b.passwd, func(line string) bool {
+	lines, err := b.passwd.lines()
+	for _, line := range lines {
 		if e := parseEntry(line); e != nil && match(e) {
-			found = e
+			return e, nil
 		}
-		return found == nil
-	})
-	return found, err
+	}
+	return nil, err
 }
 
 // groups lists the groups e is a member of, its own one included.
 func (b *Book) groups(e *entry) ([]uint32, error) {
 	out := []uint32{e.gid}
-	err := lines(b.group, func(line string) bool {
-		if gid, ok := memberOf(line, e.name); ok && gid != e.gid {
+	lines, err := b.group.lines()
+	for _, line := range lines {
+		// 65536 is NGROUPS_MAX of Linux.
+		if gid, ok := memberOf(line, e.name); ok && gid != e.gid && len(out) < 65536 {
 			out = append(out, gid)
 		}
-		// NGROUPS_MAX of Linux.
-		return len(out) < 65536
-	})
+	}
 	return out, err
 }
 
@@ -221,36 +211,6 @@ func memberOf(line, name string) (uint32, bool) {
 	return 0, false
 }
 
-// lines calls each for the lines of a regular file until it returns false. A
-// file that is not there has none.
-func lines(path string, each func(string) bool) error {
-	// Without O_NONBLOCK a FIFO put in this place would hold the server.
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err == unix.ENOENT {
-		return nil
-	}
-	if err != nil {
-		return &os.PathError{Op: "open", Path: path, Err: err}
-	}
-	f := os.NewFile(uintptr(fd), path)
-	defer f.Close()
-	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
-		return nil
-	}
-	data, err := io.ReadAll(io.LimitReader(f, maxFile))
-	if err != nil {
-		return err
-	}
-	sc := bufio.NewScanner(bytes.NewReader(data))
-	sc.Buffer(nil, maxFile)
-	for sc.Scan() {
-		if !each(sc.Text()) {
-			return nil
-		}
-	}
-	return sc.Err()
-}
-
 // Names gives names to numbers for one listing, reading the files once. The
 // zero value is not usable; see [Book.Names]. It is not safe for concurrent use.
 type Names struct {
@@ -261,15 +221,16 @@ type Names struct {
 func (b *Book) Names() *Names {
 	n := &Names{users: map[uint32]string{}, groups: map[uint32]string{}}
 	// An unreadable file leaves the numbers without names, which is an answer.
-	_ = lines(b.passwd, func(line string) bool {
+	lines, _ := b.passwd.lines()
+	for _, line := range lines {
 		if e := parseEntry(line); e != nil {
 			if _, dup := n.users[e.uid]; !dup {
 				n.users[e.uid] = e.name
 			}
 		}
-		return true
-	})
-	_ = lines(b.group, func(line string) bool {
+	}
+	lines, _ = b.group.lines()
+	for _, line := range lines {
 		if f := strings.Split(line, ":"); len(f) >= 3 {
 			if gid, err := parseID(f[2]); err == nil {
 				if _, dup := n.groups[gid]; !dup {
@@ -277,8 +238,7 @@ func (b *Book) Names() *Names {
 				}
 			}
 		}
-		return true
-	})
+	}
 	return n
 }
 

@@ -27,6 +27,7 @@ import (
 const (
 	maxHeaderBytes  = 64 << 10         // of one request
 	maxMessageBytes = 32 << 20         // of one RPC message, decoded; uploads have no such limit
+	minCompress     = 1 << 10          // bytes of a message below which compressing only costs time
 	headerTimeout   = 10 * time.Second // until the header of a request is complete
 	bodyTimeout     = 60 * time.Second // without a byte of a body that is being read or written
 	idleTimeout     = 5 * time.Minute  // of a connection between requests
@@ -128,6 +129,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 func (s *Server) routes(users *account.Book) http.Handler {
 	connectOpts := []connect.HandlerOption{
 		connect.WithReadMaxBytes(maxMessageBytes),
+		connect.WithCompressMinBytes(minCompress),
 		connect.WithInterceptors(asUser{users}),
 	}
 	files := filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir})

@@ -60,7 +60,7 @@ type (
 		B *bool
 		N **int
 	}
-	slices struct {
+	lists struct {
 		A []int          `json:",omitempty"`
 		B []byte         `json:"b,omitempty"`
 		C map[string]int `json:"c,omitempty"`
@@ -161,9 +161,9 @@ var _ = []bool{
 	echo("pointer to pointer", nil, ptr((*int)(nil)), ptr(ptr(0))),
 	echo("pointer to slice", nil, ptr([]int(nil)), ptr([]int{}), ptr([]int{1})),
 	echo("pointers", pointers{}, pointers{ptr(""), ptr(0), ptr(false), ptr(ptr(0))}, pointers{N: ptr((*int)(nil))}),
-	echo("slices in a struct", slices{},
-		slices{[]int{}, []byte{}, map[string]int{}, [][]byte{}, []*int{}, map[string][]byte{}, ptr([]int{}), ptr(map[string]int{})},
-		slices{G: ptr([]int(nil)), H: ptr(map[string]int(nil))}),
+	echo("slices in a struct", lists{},
+		lists{[]int{}, []byte{}, map[string]int{}, [][]byte{}, []*int{}, map[string][]byte{}, ptr([]int{}), ptr(map[string]int{})},
+		lists{G: ptr([]int(nil)), H: ptr(map[string]int(nil))}),
 	echo("embedded", embedded{}, embedded{Base{1, "inner"}, &Extra{"n"}, "outer", base{3}}, embedded{Extra: &Extra{}}),
 	echo("recursive", tree{}, tree{1, []*tree{nil, {Value: 2}}, map[string]tree{"a": {Value: 3, Children: []*tree{}}}}),
 	echo("generic", page[Base]{}, page[Base]{[]Base{{1, "a"}}, &page[Base]{}}),

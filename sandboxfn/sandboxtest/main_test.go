@@ -2,6 +2,10 @@ package sandboxtest_test
 
 import (
 	"context"
+	"log"
+	"net/rpc"
+	"os"
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -31,4 +35,12 @@ func declareDecl[A, R any](d sandboxfn.Decl, fn func(context.Context, A) (R, err
 	return f
 }
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if kind, address, ok := strings.Cut(os.Getenv(envServer), " "); ok {
+		if kind == "rpc" {
+			rpc.Register(Echo{})
+		}
+		log.Fatal(serveBench(kind, address))
+	}
+	goleak.VerifyTestMain(m)
+}

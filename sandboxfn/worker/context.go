@@ -11,6 +11,7 @@ import (
 // thread that watches timers costs more than all else the worker does.
 type callContext struct {
 	deadline time.Time // zero: none
+	opened   func()    // called when the function looks at the context
 
 	once  sync.Once
 	real  context.Context
@@ -18,8 +19,8 @@ type callContext struct {
 	cause context.CancelCauseFunc
 }
 
-func newCallContext(timeout time.Duration) *callContext {
-	c := &callContext{}
+func newCallContext(timeout time.Duration, opened func()) *callContext {
+	c := &callContext{opened: opened}
 	if timeout > 0 {
 		c.deadline = time.Now().Add(timeout)
 	}
@@ -34,6 +35,7 @@ func (c *callContext) open() context.Context {
 		if !c.deadline.IsZero() {
 			c.real, c.stop = context.WithDeadline(c.real, c.deadline)
 		}
+		c.opened()
 	})
 	return c.real
 }

@@ -102,53 +102,6 @@ func (c *conn) WriteBuffers(bufs net.Buffers) error {
 	return nil
 }
 
-// alarm calls a function when it has been armed for some time. Arming a timer
-// of the Go runtime wakes another thread; arming one of the kernel does not,
-// until it goes off.
-type alarm interface {
-	arm()
-	disarm()
-}
-
-// timerfd_create(2) and timerfd_settime(2).
-const clockMonotonic = 1
-
-type itimerspec struct{ interval, value syscall.Timespec }
-
-type kernelAlarm struct {
-	fd  uintptr
-	set itimerspec
-}
-
-func newAlarm(after time.Duration, f func()) alarm {
-	fd, _, errno := syscall.Syscall(syscall.SYS_TIMERFD_CREATE, clockMonotonic, syscall.O_CLOEXEC, 0)
-	if errno != 0 {
-		return newTimerAlarm(after, f)
-	}
-	a := &kernelAlarm{fd: fd, set: itimerspec{value: syscall.NsecToTimespec(int64(after))}}
-	go func() {
-		var count [8]byte
-		for {
-			if _, err := syscall.Read(int(fd), count[:]); err == nil {
-				f()
-			} else if err != syscall.EINTR {
-				return
-			}
-		}
-	}()
-	return a
-}
-
-func (a *kernelAlarm) arm() { a.settime(&a.set) }
-
-var never itimerspec
-
-func (a *kernelAlarm) disarm() { a.settime(&never) }
-
-func (a *kernelAlarm) settime(t *itimerspec) {
-	syscall.RawSyscall6(syscall.SYS_TIMERFD_SETTIME, a.fd, 0, uintptr(unsafe.Pointer(t)), 0, 0, 0)
-}
-
 // output knows how much has been written to the standard streams. The other end
 // counts what it takes out of each pipe, before it takes it, so an empty pipe
 // means that the counter holds everything.

@@ -5,7 +5,6 @@ package worker
 import (
 	"io"
 	"os"
-	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 )
@@ -15,13 +14,6 @@ func openConn(fd int) (io.ReadWriter, error) {
 	_, err := f.Stat()
 	return f, err
 }
-
-type alarm interface {
-	arm()
-	disarm()
-}
-
-func newAlarm(after time.Duration, f func()) alarm { return newTimerAlarm(after, f) }
 
 // output is not counted here: workers run on Linux.
 type output struct{}

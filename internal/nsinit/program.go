@@ -34,6 +34,8 @@ const (
 	// RemountTree makes every mount below its argument, a path, read-only,
 	// nosuid and nodev: what mount_setattr(2) does in one call since Linux 5.12.
 	RemountTree
+	// Deafen keeps signals that processes send from ending this one.
+	Deafen
 )
 
 // An Arg is one argument of a call.

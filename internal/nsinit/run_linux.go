@@ -80,6 +80,8 @@ func (m *machine) call(s *step, i uintptr) (uintptr, syscall.Errno) {
 	switch s.nr {
 	case CloseInherited:
 		return 0, m.closeInherited()
+	case Deafen:
+		return 0, deafen()
 	case RemountTree:
 		if s.nargs != 1 || s.args[0].kind != argBytes {
 			return 0, syscall.EINVAL

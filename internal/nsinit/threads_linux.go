@@ -39,14 +39,6 @@ func loadDone() uint32
 // threadSignal is the last real-time signal: nothing of Go or a C library uses it.
 const threadSignal = 64
 
-// sigaction is the kernel's struct, which amd64 and arm64 share.
-type sigaction struct {
-	handler  uintptr
-	flags    uint64
-	restorer uintptr
-	mask     uint64
-}
-
 const (
 	saSiginfo  = 0x4
 	saOnstack  = 0x08000000
@@ -89,10 +81,10 @@ func (t *everyThread) run() (string, syscall.Errno) {
 	defer func() { batch = nil }()
 	act := sigaction{handlerAddr(), saSiginfo | saOnstack | saRestart | saRestorer, restorerAddr(), ^uint64(0)}
 	var old sigaction
-	if e := rtSigaction(&act, &old); e != 0 {
+	if e := rtSigaction(threadSignal, &act, &old); e != 0 {
 		return "install the thread signal", e
 	}
-	defer rtSigaction(&old, nil)
+	defer rtSigaction(threadSignal, &old, nil)
 
 	self, _, _ := syscall.RawSyscall(syscall.SYS_GETTID, 0, 0, 0)
 	done := map[int]bool{int(self): true}
@@ -161,9 +153,4 @@ func awaitThreads(before uint32, n int) syscall.Errno {
 		syscall.RawSyscall(syscall.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&pause)), 0, 0)
 	}
 	return syscall.Errno(batchErrno)
-}
-
-func rtSigaction(act, old *sigaction) syscall.Errno {
-	_, _, e := syscall.RawSyscall6(syscall.SYS_RT_SIGACTION, threadSignal, uintptr(unsafe.Pointer(act)), uintptr(unsafe.Pointer(old)), 8, 0, 0)
-	return e
 }

@@ -50,6 +50,22 @@ done:
 	XADDL AX, ·batchDone(SB)
 	RET
 
+// func filterAddr() uintptr
+TEXT ·filterAddr(SB),NOSPLIT,$0-8
+	LEAQ faultFilter<>(SB), AX
+	MOVQ AX, ret+0(FP)
+	RET
+
+// faultFilter is a signal handler: it passes on what the kernel says of a fault
+// and drops what a process has sent, for which si_code is not positive.
+TEXT faultFilter<>(SB),NOSPLIT|NOFRAME|TOPFRAME,$0
+	CMPL 8(SI), $0
+	JLE  drop
+	MOVQ ·goHandler(SB), AX
+	JMP  AX
+drop:
+	RET
+
 TEXT restorer<>(SB),NOSPLIT|NOFRAME|TOPFRAME,$0
 	MOVQ $15, AX // rt_sigreturn
 	SYSCALL

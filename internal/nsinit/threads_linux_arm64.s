@@ -53,6 +53,23 @@ again:
 	CBNZ   R2, again
 	RET
 
+// func filterAddr() uintptr
+TEXT ·filterAddr(SB),NOSPLIT,$0-8
+	MOVD $faultFilter<>(SB), R0
+	MOVD R0, ret+0(FP)
+	RET
+
+// faultFilter is a signal handler: it passes on what the kernel says of a fault
+// and drops what a process has sent, for which si_code is not positive.
+TEXT faultFilter<>(SB),NOSPLIT|NOFRAME|TOPFRAME,$0
+	MOVW 8(R1), R9
+	CMPW $0, R9
+	BLE  drop
+	MOVD ·goHandler(SB), R9
+	JMP  (R9)
+drop:
+	RET
+
 TEXT restorer<>(SB),NOSPLIT|NOFRAME|TOPFRAME,$0
 	MOVD $139, R8 // rt_sigreturn
 	SVC

@@ -6,10 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"syscall"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
 )
@@ -59,7 +55,6 @@ func takeOver() *inside {
 	}
 	in.spawn, in.onSpawner = s.spawn, s.run
 	in.canSwitchUser = os.Geteuid() == 0
-	shrugOff(in.landlock >= landlockScopesABI)
 	return in
 }
 
@@ -69,38 +64,4 @@ func inherited(name string) *os.File {
 		return nil
 	}
 	return os.NewFile(uintptr(fd), name)
-}
-
-// shrugOff keeps signals from inside from ending init. The kernel drops those
-// that pid 1 has no handler for, but the Go runtime has handlers for nearly all
-// and ends the process in some. They are ignored behind the runtime's back: it
-// goes on believing that they have its handler, and so resets them in children,
-// which package signal would not do for ignored ones.
-//
-// Signals that tell of faults stay as they are where Landlock keeps commands
-// from sending any. Elsewhere a command of the same user could pass one off as
-// a fault of init's own, so there they are ignored, too, at the price that a
-// true fault ends init.
-func shrugOff(scoped bool) {
-	for _, sig := range []syscall.Signal{
-		unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGABRT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGPIPE,
-		unix.SIGALRM, unix.SIGTERM, unix.SIGSTKFLT, unix.SIGXCPU, unix.SIGXFSZ, unix.SIGVTALRM,
-		unix.SIGWINCH, unix.SIGIO, unix.SIGPWR,
-	} {
-		ignoreSignal(sig)
-	}
-	if scoped {
-		return
-	}
-	for _, sig := range []syscall.Signal{unix.SIGILL, unix.SIGTRAP, unix.SIGBUS, unix.SIGFPE, unix.SIGSEGV, unix.SIGPROF, unix.SIGSYS} {
-		ignoreSignal(sig)
-	}
-}
-
-// ignoreSignal sets the action of a signal to SIG_IGN without telling the Go
-// runtime.
-func ignoreSignal(sig syscall.Signal) {
-	var act [4]uintptr // struct sigaction of the kernel; amd64 and arm64 share it
-	act[0] = 1         // SIG_IGN
-	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(&act)), 0, 8, 0, 0)
 }

@@ -183,9 +183,9 @@ func statBinds(binds []bind) ([]bind, error) {
 
 // A launcher makes one launch.
 type launcher struct {
-	s     *launchSpec
-	host  *probeResult
-	exe   *executable
+	s    *launchSpec
+	host *probeResult
+	exe  *executable
 
 	exposed []viewEntry
 

@@ -357,6 +357,7 @@ func (p *planner) rlimit(resource int, hard uint64) {
 // lock gives up what is left of privileges, in every thread.
 func (p *planner) lock() {
 	p.add("close inherited descriptors", nsinit.CloseInherited)
+	p.add("take signals from the runtime", nsinit.Deafen)
 	first := len(p.calls)
 	if p.s.mapping.manyUsers() {
 		p.becomeRoot()

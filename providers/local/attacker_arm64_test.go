@@ -1,0 +1,7 @@
+//go:build linux
+
+package local
+
+const hasOldABI = false
+
+func enterOldABI() {}

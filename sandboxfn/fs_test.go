@@ -322,7 +322,7 @@ func TestOpenFile(t *testing.T) {
 	onEach(t, func(t *testing.T, sb *Sandbox) {
 		f, dir := sb.FS(t.Context()), workDir(t, sb)
 		t.Run("read, seek and read at", func(t *testing.T) {
-			data := make([]byte, 100_000)
+			data := make([]byte, 3_000)
 			rand.NewChaCha8([32]byte{2}).Read(data)
 			must(t, f.WriteFile(dir+"/r", data, 0))
 			file, err := f.OpenFile(dir+"/r", os.O_RDONLY, 0)
@@ -446,14 +446,15 @@ func TestParallelWrites(t *testing.T) {
 }
 
 func TestBigDirectory(t *testing.T) {
-	onEach(t, func(t *testing.T, sb *Sandbox) {
+	onEachWith(t, &CreateOptions{Disk: 1 * GiB}, func(t *testing.T, sb *Sandbox) {
 		n := 50_000
 		if testing.Short() {
 			n = 5_000
 		}
 		f, dir := sb.FS(t.Context()), workDir(t, sb)
 		if err := sb.Shell(t.Context(), fmt.Sprintf("cd %s && seq 1 %d | xargs touch", dir, n)).Run(); err != nil {
-			t.Fatal(err)
+			e, _ := errors.AsType[*ExitError](err)
+			t.Fatalf("%v: %s", err, e.Stderr)
 		}
 		start := time.Now()
 		list, err := f.ReadDir(dir)

@@ -30,10 +30,10 @@ type hostProvider struct {
 	boxes   map[string]*hostBox // guarded by mu
 	creates int                 // guarded by mu
 
-	onKill func(id string) error                             // may fail a kill
-	wrap   func(net.Conn) net.Conn                           // around every connection of clients
-	gone   map[string]error                                  // guarded by mu; what Get says of ids
-	caps   func(*providers.Capabilities)                     // changes what it offers
+	onKill func(id string) error                              // may fail a kill
+	wrap   func(net.Conn) net.Conn                            // around every connection of clients
+	gone   map[string]error                                   // guarded by mu; what Get says of ids
+	caps   func(*providers.Capabilities)                      // changes what it offers
 	edit   func(*providers.CreateRequest, *providers.Sandbox) // changes what Create returns
 }
 
@@ -231,9 +231,11 @@ func hostClient(t testing.TB, p *hostProvider, o *ClientOptions) *Client {
 }
 
 // onEach runs f with a sandbox of every kind that this machine can make.
-func onEach(t *testing.T, f func(t *testing.T, sb *Sandbox)) {
-	t.Run("host", func(t *testing.T) { f(t, hostSandbox(t)) })
-	t.Run("local", func(t *testing.T) { f(t, localSandbox(t)) })
+func onEach(t *testing.T, f func(t *testing.T, sb *Sandbox)) { onEachWith(t, nil, f) }
+
+func onEachWith(t *testing.T, o *CreateOptions, f func(t *testing.T, sb *Sandbox)) {
+	t.Run("host", func(t *testing.T) { f(t, create(t, hostClient(t, &hostProvider{}, nil), o)) })
+	t.Run("local", func(t *testing.T) { f(t, localSandboxWith(t, o)) })
 }
 
 // hostSandbox is a sandbox without isolation.
@@ -245,6 +247,25 @@ func hostSandbox(t testing.TB) *Sandbox {
 // localSandbox is a real sandbox of this machine. Where the machine cannot
 // isolate, the test is skipped, but not in CI.
 func localSandbox(t testing.TB) *Sandbox {
+	t.Helper()
+	return localSandboxWith(t, nil)
+}
+
+func localSandboxWith(t testing.TB, o *CreateOptions) *Sandbox {
+	t.Helper()
+	sb, err := localClient(t).Create(t.Context(), o)
+	if errors.Is(err, ErrIsolation) && os.Getenv("CI") != "true" {
+		t.Skipf("this machine cannot isolate: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAtEnd(t, sb)
+	return sb
+}
+
+// localClient is a client of the local provider with a state of its own.
+func localClient(t testing.TB) *Client {
 	t.Helper()
 	if !slices.Contains(providers.Names(), "local") {
 		t.Skip("the local provider is not linked")
@@ -263,15 +284,7 @@ func localSandbox(t testing.TB) *Sandbox {
 			t.Errorf("close client: %v", err)
 		}
 	})
-	sb, err := c.Create(t.Context(), nil)
-	if errors.Is(err, ErrIsolation) && os.Getenv("CI") != "true" {
-		t.Skipf("this machine cannot isolate: %v", err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeAtEnd(t, sb)
-	return sb
+	return c
 }
 
 func create(t testing.TB, c *Client, o *CreateOptions) *Sandbox {

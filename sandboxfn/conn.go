@@ -195,6 +195,9 @@ func (w *workerConn) interrupt(ctx context.Context, id uint64, grace time.Durati
 func (w *workerConn) tellCancel(ctx context.Context, id uint64, grace time.Duration) {
 	now := time.Now()
 	w.conn.SetReadDeadline(now.Add(min(answerTime, grace)))
+	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		return // the function's context has the same deadline, and ends with the right error
+	}
 	w.conn.SetWriteDeadline(now.Add(max(grace, answerTime)))
 	cause := context.Cause(ctx)
 	if cause == ctx.Err() {

@@ -276,7 +276,13 @@ func (f *FS) sendParts(p, local string, items []item) error {
 			}
 		default:
 			name := filepath.Join(local, filepath.FromSlash(it.name))
-			files = append(files, envd.Part{Path: to, Open: func() (io.ReadCloser, error) { return os.Open(name) }})
+			if strings.ContainsAny(it.name, "\r\n") { // no head of a part can hold these
+				if err := f.sendOne(name, to); err != nil {
+					return err
+				}
+			} else {
+				files = append(files, envd.Part{Path: to, Open: func() (io.ReadCloser, error) { return os.Open(name) }})
+			}
 			modes[octal(it.mode)] = append(modes[octal(it.mode)], to)
 		}
 	}
@@ -293,6 +299,16 @@ func (f *FS) sendParts(p, local string, items []item) error {
 		}
 	}
 	return nil
+}
+
+func (f *FS) sendOne(local, to string) error {
+	src, err := os.Open(local)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	_, err = f.sb.envd.WriteFile(f.ctx, to, src, -1, nil)
+	return err
 }
 
 // CopyFrom copies a file or a tree of the sandbox to this machine, as CopyTo the

@@ -129,7 +129,7 @@ func (c *Client) WriteFile(ctx context.Context, path string, r io.Reader, size i
 	return c.upload(ctx, c.fileURL(path), "application/octet-stream", r, size, headers)
 }
 
-// Part is one file of a [Client.WriteFiles].
+// Part is one file of a [Client.WriteFiles]. Its path holds no line ends.
 type Part struct {
 	Path string
 	Open func() (io.ReadCloser, error)
@@ -148,7 +148,7 @@ func (c *Client) WriteFiles(ctx context.Context, parts []Part) error {
 }
 
 func writeParts(mw *multipart.Writer, parts []Part) error {
-	quote := strings.NewReplacer("\\", "\\\\", `"`, "\\\"", "\r", "%0D", "\n", "%0A")
+	quote := strings.NewReplacer("\\", "\\\\", `"`, "\\\"")
 	for _, p := range parts {
 		h := textproto.MIMEHeader{}
 		h.Set("Content-Disposition", `form-data; name="file"; filename="`+quote.Replace(p.Path)+`"`)

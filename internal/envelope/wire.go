@@ -133,12 +133,17 @@ func (r *reader) null() bool {
 }
 
 func (r *reader) int() (int64, error) {
+	c, err := r.peek()
+	if err == nil && c>>5 > majorInt {
+		err = malformed("expected an integer, found %s", kindOf(c))
+	}
+	if err != nil {
+		return 0, err
+	}
 	major, n, err := r.head()
 	switch {
 	case err != nil:
 		return 0, err
-	case major > majorInt:
-		return 0, malformed("expected an integer, found %s", kindOf(major<<5))
 	case n > math.MaxInt64:
 		return 0, malformed("integer overflows int64")
 	case major == majorInt:

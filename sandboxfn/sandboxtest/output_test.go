@@ -1,0 +1,207 @@
+package sandboxtest_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/sandboxtest"
+)
+
+// loud is 10 MB of text that is not all the same.
+func loud(who string) []byte {
+	var b bytes.Buffer
+	for i := 0; b.Len() < 10_000_000; i++ {
+		fmt.Fprintf(&b, "%s line %d %s\n", who, i, strings.Repeat("x", i%200))
+	}
+	return b.Bytes()
+}
+
+const envNoisy = "SANDBOXTEST_NOISY_INIT"
+
+func init() {
+	if os.Getenv(envNoisy) != "" {
+		os.Stdout.Write(loud("init"))
+		os.Stderr.WriteString("init is loud\n\x00\xff")
+	}
+	if os.Getenv(envChild) != "" {
+		os.Stdout.Write(loud("child"))
+		os.Exit(0)
+	}
+}
+
+const envChild = "SANDBOXTEST_NOISY_CHILD"
+
+var shout = declare("shout", func(_ context.Context, how string) (int, error) {
+	switch how {
+	case "function":
+		return os.Stdout.Write(loud("function"))
+	case "child":
+		cmd := exec.Command("/proc/self/exe")
+		cmd.Env = append(os.Environ(), envChild+"=1")
+		cmd.Stdout = os.Stdout
+		return 0, cmd.Run()
+	case "one line":
+		os.Stdout.Write(bytes.Repeat([]byte("y"), 1<<20))
+		os.Stderr.WriteString("no end")
+	case "print":
+		fmt.Println("hello")
+		fmt.Fprintln(os.Stderr, "hello, errors")
+	}
+	return 1, nil
+})
+
+// buffer is a writer for the output of workers, which write it one at a time.
+type buffer struct{ bytes.Buffer }
+
+func capture(o sandboxfn.Options) (*buffer, *buffer, sandboxfn.Options) {
+	var out, err buffer
+	o.Stdout, o.Stderr = &out, &err
+	return &out, &err, o
+}
+
+func TestLoudOutput(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	for how, want := range map[string][]byte{
+		"function": loud("function"),
+		"child":    loud("child"),
+		"one line": bytes.Repeat([]byte("y"), 1<<20),
+	} {
+		t.Run(how, func(t *testing.T) {
+			out, _, o := capture(sandboxfn.Options{})
+			if _, err := shout.With(o).Call(ctx, how); err != nil {
+				t.Fatal(err)
+			}
+			if !bytes.Equal(out.Bytes(), want) {
+				t.Errorf("got %d bytes, want %d, or they differ", out.Len(), len(want))
+			}
+		})
+	}
+}
+
+func TestLoudInit(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	out, stderr, o := capture(sandboxfn.Options{Env: map[string]string{envNoisy: "1"}})
+	f := shout.With(o)
+	for range 3 {
+		if n, err := f.Call(ctx, "nothing"); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	if want := loud("init"); !bytes.Equal(out.Bytes(), want) {
+		t.Errorf("got %d bytes, want %d once, or they differ", out.Len(), len(want))
+	}
+	if got, want := stderr.String(), "init is loud\n\x00\xff"; got != want {
+		t.Errorf("standard error %q, want %q", got, want)
+	}
+}
+
+// What is printed is with the caller when the call returns, every time.
+func TestOutputIsCompleteAtReturn(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	out, stderr, o := capture(sandboxfn.Options{})
+	f := shout.With(o)
+	for i := range 300 {
+		out.Reset()
+		stderr.Reset()
+		if _, err := f.Call(ctx, "print"); err != nil {
+			t.Fatal(err)
+		}
+		if out.String() != "hello\n" || stderr.String() != "hello, errors\n" {
+			t.Fatalf("call %d: %q, %q", i, out, stderr)
+		}
+	}
+}
+
+func TestOutputOfConcurrentCalls(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	out, _, o := capture(sandboxfn.Options{})
+	f := shout.With(o)
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for range 25 {
+				f.Call(ctx, "print")
+			}
+		})
+	}
+	wg.Wait()
+	if got, want := out.String(), strings.Repeat("hello\n", 100); got != want {
+		t.Errorf("got %q", got)
+	}
+}
+
+// stuck is a writer that takes nothing until it is let go.
+type stuck struct {
+	once  sync.Once
+	begun chan struct{}
+	let   chan struct{}
+	buffer
+}
+
+func (s *stuck) Write(b []byte) (int, error) {
+	s.once.Do(func() { close(s.begun) })
+	<-s.let
+	return s.buffer.Write(b)
+}
+
+func TestSlowReaderDoesNotBlockTheFunction(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	w := &stuck{begun: make(chan struct{}), let: make(chan struct{})}
+	f := shout.With(sandboxfn.Options{Stdout: w, Workers: sandboxfn.Workers{Max: 1}})
+	begin := time.Now()
+	if n, err := f.Call(ctx, "function"); n < 10_000_000 || err != nil {
+		t.Fatal(n, err)
+	}
+	if took := time.Since(begin); took > 8*time.Second {
+		t.Errorf("the call took %v", took)
+	}
+	<-w.begun
+	close(w.let)
+	if _, err := f.Call(ctx, "print"); err != nil {
+		t.Fatal(err)
+	}
+	got := w.String()
+	if !strings.HasPrefix(got, "function line 0 \nfunction line 1 x\n") || !strings.Contains(got, "lines of standard output dropped: the reader is too slow]\n") || !strings.HasSuffix(got, "hello\n") {
+		t.Errorf("got %d bytes: %.60q … %q", len(got), got, got[max(0, len(got)-200):])
+	}
+	if w.Len() > 3<<20 {
+		t.Errorf("%d bytes were kept for a stuck reader", w.Len())
+	}
+}
+
+func TestLogModes(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	out, stderr, o := capture(sandboxfn.Options{Log: sandboxfn.LogDiscard})
+	if _, err := shout.With(o).Call(ctx, "print"); err != nil || out.Len()+stderr.Len() > 0 {
+		t.Errorf("discard: %q, %q, %v", out, stderr, err)
+	}
+	var log buffer
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
+		if a.Key == slog.TimeKey {
+			return slog.Attr{}
+		}
+		return a
+	}})))
+	defer slog.SetDefault(old)
+	if _, err := shout.With(sandboxfn.Options{Log: sandboxfn.LogSlog}).Call(ctx, "print"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"level=INFO msg=hello function=" + self + ".shout stream=stdout\n",
+		"level=INFO msg=\"hello, errors\" function=" + self + ".shout stream=stderr\n",
+	} {
+		if !strings.Contains(log.String(), want) {
+			t.Errorf("records %q do not hold %q", log.String(), want)
+		}
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"path"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -143,10 +142,9 @@ func checkMetadata(m map[string]string) error {
 	return nil
 }
 
-var userForm = regexp.MustCompile(`^[a-z_][a-z0-9_.-]{0,31}$`)
-
 func checkUser(u string) error {
-	if u == "" || userForm.MatchString(u) {
+	const letters, others = "abcdefghijklmnopqrstuvwxyz_", "0123456789.-"
+	if u == "" || len(u) <= 32 && strings.Contains(letters, u[:1]) && strings.Trim(u, letters+others) == "" {
 		return nil
 	}
 	return badOption(fmt.Sprintf("user %q is not a user name", clip(u)), "use user or root")

@@ -93,12 +93,16 @@ func sh(t testing.TB, sb *providers.Sandbox, script string) (stdout string, end 
 }
 
 func shell(ctx context.Context, sb *providers.Sandbox, script string) (stdout string, end *envd.End, err error) {
+	return command(ctx, sb, "/bin/sh", "-c", script)
+}
+
+func command(ctx context.Context, sb *providers.Sandbox, path string, args ...string) (stdout string, end *envd.End, err error) {
 	c, err := envd.New(&envd.Options{Dial: sb.Data.Dial, Token: sb.Data.Token.Reveal()})
 	if err != nil {
 		return "", nil, err
 	}
 	defer c.Close()
-	s, err := c.Start(ctx, &envd.StartOptions{Path: "/bin/sh", Args: []string{"-c", script}})
+	s, err := c.Start(ctx, &envd.StartOptions{Path: path, Args: args})
 	if err != nil {
 		return "", nil, err
 	}

@@ -1,0 +1,241 @@
+//go:build linux
+
+package local
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+)
+
+func init() { roles["measure"] = measureRole }
+
+const (
+	envEcho   = "LOCAL_TEST_ECHO"
+	envRounds = "LOCAL_TEST_ROUNDS"
+)
+
+// echoSource is a server that answers one line: the least that a sandbox with a
+// runtime does, without the sandbox.
+const echoSource = `package main
+
+import (
+	"bufio"
+	"io"
+	"net"
+	"os"
+)
+
+func main() {
+	l, err := net.FileListener(os.NewFile(0, ""))
+	if err != nil {
+		panic(err)
+	}
+	c, err := l.Accept()
+	if err != nil {
+		panic(err)
+	}
+	line, _ := bufio.NewReader(c).ReadString('\n')
+	io.WriteString(c, line)
+}
+`
+
+// Cases of a round; each is a time.
+const (
+	casePlain      = "plain"          // fork, exec and wait of /bin/true
+	casePlainEcho  = "plain echo"     // start of the echo server to its answer
+	caseBwrap      = "bwrap"          // /bin/true below bwrap
+	caseBwrapEcho  = "bwrap echo"     // the echo server below bwrap, to its answer
+	caseCreate     = "create"         // a sandbox, to the first answer of its runtime
+	caseCreateTrue = "create+run+end" // a sandbox, /bin/true in it, until nothing is left
+	caseCommand    = "command"        // /bin/true in a sandbox that runs
+	caseDestroy    = "destroy"        // until nothing is left
+)
+
+// BenchmarkSandbox compares with a plain start and with bwrap, in one run and
+// interleaved, because only ratios carry over from one machine to the next.
+// Metrics are ratios of medians; "own" has this test program as pid 1, "small"
+// the command sandboxinit.
+func BenchmarkSandbox(b *testing.B) {
+	needIsolation(b)
+	dir := b.TempDir()
+	echo := filepath.Join(dir, "echo")
+	small := filepath.Join(dir, "sandboxinit")
+	if err := os.WriteFile(echo+".go", []byte(echoSource), 0o600); err != nil {
+		b.Fatal(err)
+	}
+	goBuild(b, echo, echo+".go")
+	goBuild(b, small, "github.com/agent-sandbox/sandbox-go/runtime/cmd/sandboxinit")
+	if err := os.Chmod(dir, 0o755); err != nil {
+		b.Fatal(err)
+	}
+	for _, v := range []struct{ name, runtime string }{{"own", ""}, {"small", small}} {
+		var m map[string]time.Duration
+		b.Run(v.name, func(b *testing.B) {
+			if m == nil {
+				m = measure(b, dir, "SANDBOX_RUNTIME_BINARY="+v.runtime, envEcho+"="+echo)
+			}
+			for b.Loop() {
+			}
+			b.ReportMetric(0, "ns/op")
+			ratio := func(name, num, den string) {
+				if m[den] > 0 {
+					b.ReportMetric(float64(m[num])/float64(m[den]), name)
+				}
+			}
+			ratio("run/bwrap", caseCreateTrue, caseBwrap)
+			ratio("run/plain", caseCreateTrue, casePlain)
+			ratio("create/bwrap-echo", caseCreate, caseBwrapEcho)
+			ratio("create/plain-echo", caseCreate, casePlainEcho)
+			ratio("destroy/bwrap", caseDestroy, caseBwrap)
+			ratio("command/plain", caseCommand, casePlain)
+			for _, c := range []string{casePlain, casePlainEcho, caseBwrap, caseBwrapEcho, caseCreate, caseCreateTrue, caseCommand, caseDestroy} {
+				b.Logf("%-15s %8.2f ms", c, m[c].Seconds()*1000)
+			}
+		})
+	}
+}
+
+func goBuild(b *testing.B, out, pkg string) {
+	b.Helper()
+	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if msg, err := cmd.CombinedOutput(); err != nil {
+		b.Skipf("build %s: %v: %s", pkg, err, msg)
+	}
+}
+
+// measure runs the rounds in a process of their own, for which the runtime
+// binary can be chosen.
+func measure(b *testing.B, dir string, env ...string) map[string]time.Duration {
+	b.Helper()
+	rounds := "31"
+	if testing.Short() {
+		rounds = "5"
+	}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(append(os.Environ(), envRole+"=measure", envState+"="+dir, envRounds+"="+rounds), env...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.Output()
+	if err != nil {
+		b.Fatal(err)
+	}
+	var m map[string]time.Duration
+	if err := json.Unmarshal(out, &m); err != nil {
+		b.Fatal(err)
+	}
+	return m
+}
+
+// measureRole prints the medians of all cases as JSON.
+func measureRole() error {
+	ctx := context.Background()
+	p, err := roleProvider()
+	if err != nil {
+		return err
+	}
+	defer p.Close()
+	running, err := p.Create(ctx, providers.CreateRequest{})
+	if err != nil {
+		return err
+	}
+	var rounds int
+	if _, err := fmt.Sscan(os.Getenv(envRounds), &rounds); err != nil {
+		return err
+	}
+	echo := os.Getenv(envEcho)
+	var inner *providers.Sandbox
+	cases := []struct {
+		name string
+		run  func() error
+	}{
+		{casePlain, func() error { return exec.Command("/bin/true").Run() }},
+		{casePlainEcho, func() error { return firstAnswer(exec.Command(echo)) }},
+		{caseCreate, func() (err error) { inner, err = p.Create(ctx, providers.CreateRequest{}); return err }},
+		{caseDestroy, func() error { return p.Kill(ctx, inner.ID) }},
+		{caseCommand, func() error { _, _, err := command(ctx, running, "/bin/true"); return err }},
+		{caseCreateTrue, func() error {
+			sb, err := p.Create(ctx, providers.CreateRequest{})
+			if err != nil {
+				return err
+			}
+			if _, _, err := command(ctx, sb, "/bin/true"); err != nil {
+				return err
+			}
+			return p.Kill(ctx, sb.ID)
+		}},
+	}
+	if bwrap, err := exec.LookPath("bwrap"); err == nil {
+		below := func(args ...string) *exec.Cmd {
+			all := strings.Fields("--unshare-all --die-with-parent --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp")
+			return exec.Command(bwrap, append(all, args...)...)
+		}
+		cases = append(cases, struct {
+			name string
+			run  func() error
+		}{caseBwrap, func() error { return below("/bin/true").Run() }}, struct {
+			name string
+			run  func() error
+		}{caseBwrapEcho, func() error { return firstAnswer(below("--ro-bind", echo, "/tmp/echo", "/tmp/echo")) }})
+	}
+	times := map[string][]time.Duration{}
+	for i := range rounds + 1 {
+		for _, c := range cases {
+			start := time.Now()
+			if err := c.run(); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			if i > 0 { // the first round is to warm up
+				times[c.name] = append(times[c.name], time.Since(start))
+			}
+		}
+	}
+	medians := map[string]time.Duration{}
+	for name, t := range times {
+		slices.Sort(t)
+		medians[name] = t[len(t)/2]
+	}
+	return json.NewEncoder(os.Stdout).Encode(medians)
+}
+
+// firstAnswer starts an echo server on a listener that is its standard input,
+// and waits for its answer. Its end is not waited for: the next round does.
+func firstAnswer(cmd *exec.Cmd) error {
+	l, err := net.Listen("unix", "@"+randomText(20))
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	f, err := l.(*net.UnixListener).File()
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	cmd.Stdin = f
+	c, err := net.Dial("unix", l.Addr().String())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if _, err := io.WriteString(c, "hello\n"); err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	_, err = bufio.NewReader(c).ReadString('\n')
+	go cmd.Wait()
+	return err
+}

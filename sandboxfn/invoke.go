@@ -20,6 +20,7 @@ const maxMoves = 3
 type setup struct {
 	fn             *function
 	name           string
+	unit           string  // what its worker takes over
 	opts           Options // with defaults
 	set            *poolSet
 	pool           *pool
@@ -47,6 +48,13 @@ func (h *handle) call(ctx context.Context, args, result any) (ours bool, err err
 	fn := h.fn
 	if err := fn.ready(); err != nil {
 		return true, err
+	}
+	if worker.Serving() {
+		return true, &errdefs.Error{
+			Code: "E9016", Op: fn.name,
+			Message:    "it was called from inside a sandboxed function, which has no way to start a sandbox",
+			Suggestion: "call the function itself, or its handle's Local, which run it in the same worker",
+		}
 	}
 	mode := worker.ModeOf(ctx)
 	if mode != nil && mode.InProcess {
@@ -189,7 +197,10 @@ func (h *handle) setup(ctx context.Context, mode *worker.Mode) (*setup, error) {
 	if err := o.check(h.fn.name); err != nil {
 		return nil, err
 	}
-	s := &setup{fn: h.fn, name: h.fn.name, opts: o, set: set}
+	s := &setup{fn: h.fn, name: h.fn.name, unit: h.fn.unit, opts: o, set: set}
+	if calledMain.Load() {
+		s.unit = everything
+	}
 	s.stdout, s.stderr = os.Stdout, os.Stderr
 	if c != nil {
 		s.stdout, s.stderr = c.opts.Stdout, c.opts.Stderr
@@ -213,7 +224,7 @@ func (h *handle) setup(ctx context.Context, mode *worker.Mode) (*setup, error) {
 	}
 	s.pool = set.of(poolKey{
 		provider: provider, template: o.Template, cpu: o.CPU, memory: o.Memory, disk: o.Disk,
-		env: envText(o.Env), network: o.Network, user: o.User, workdir: o.WorkDir, unit: h.fn.unit,
+		env: envText(o.Env), network: o.Network, user: o.User, workdir: o.WorkDir, unit: s.unit,
 	})
 	h.last.Store(s)
 	return s, nil

@@ -37,7 +37,7 @@ func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
 	w.workerConn = newWorkerConn(m.conn, m.proc, out, stderr)
 	h, err := w.hello(ctx)
 	if err == nil {
-		err = checkHello(h, m.token, m.digest, s.fn.unit, s.name)
+		err = checkHello(h, m.token, m.digest, s.unit, s.name)
 	} else {
 		err = &stepError{"hello", err}
 	}
@@ -99,7 +99,7 @@ func workerEnv(s *setup, token, digest string) map[string]string {
 	if env == nil {
 		env = map[string]string{}
 	}
-	env[worker.EnvUnit] = s.fn.unit
+	env[worker.EnvUnit] = s.unit
 	env[worker.EnvToken] = token
 	env[worker.EnvConn] = "3"
 	env[worker.EnvCounters] = "4"

@@ -127,13 +127,13 @@ func (r *registry) takeover(unit string) {
 	r.pending = nil
 }
 
-// ofUnit lists the functions of a unit.
+// ofUnit lists the functions that a worker of unit serves.
 func (r *registry) ofUnit(unit string) []*function {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	var fs []*function
 	for _, f := range r.byID {
-		if f.unit == unit {
+		if f.unit == unit || unit == everything {
 			fs = append(fs, f)
 		}
 	}

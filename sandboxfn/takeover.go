@@ -2,6 +2,7 @@ package sandboxfn
 
 import (
 	"reflect"
+	"sync/atomic"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
@@ -23,11 +24,12 @@ func Sentinel(name string, v *error) ErrorEntry { return ErrorEntry{name: name, 
 func ErrorType[T error]() ErrorEntry { return ErrorEntry{typ: reflect.TypeFor[T]()} }
 
 // Errors makes the errors of a package known on both sides of a call. Generated
-// code calls it from init, before [Takeover].
+// code calls it from init, before [Takeover]; later is too late.
 func Errors(pkg string, es ...ErrorEntry) {
 	errorEntries = append(errorEntries, es...)
 }
 
+// errorEntries is complete when the program is initialised, and then only read.
 var errorEntries []ErrorEntry
 
 // Takeover turns the process into a worker when it was started as the worker of
@@ -35,11 +37,36 @@ var errorEntries []ErrorEntry
 // flag is parsed. Otherwise it returns at once. Generated code calls it at the
 // end of the package's last init; unit is the import path, with ".test" or
 // "_test" for what _test.go files declare.
+//
+// What is initialised in a worker is the package and everything it imports. A
+// program that needs more calls [Main].
 func Takeover(unit string) {
 	functions.takeover(unit)
-	if unit == "" || worker.Unit() != unit {
-		return
+	if unit != "" && worker.Unit() == unit {
+		serve(unit)
 	}
+}
+
+// everything is the unit of a program that calls Main.
+const everything = "*"
+
+// calledMain is set once the program has called Main.
+var calledMain atomic.Bool
+
+// Main is for programs whose functions need packages that only main imports,
+// such as image formats or database drivers registered by a blank import. Called
+// first in main, or in TestMain, it turns the process into a worker there, when
+// it was started as one: with all packages initialised, and for the functions
+// of all of them. Otherwise it returns at once, and workers of this program are
+// of that kind from then on.
+func Main() {
+	if worker.Unit() == everything {
+		serve(everything)
+	}
+	calledMain.Store(true)
+}
+
+func serve(unit string) {
 	var fs []worker.Function
 	for _, f := range functions.ofUnit(unit) {
 		fs = append(fs, f.guest())

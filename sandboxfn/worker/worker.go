@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
@@ -64,10 +65,17 @@ func takeEnv() settings {
 // worker.
 func Unit() string { return launch.unit }
 
+// serving is set while this process is a worker.
+var serving atomic.Bool
+
+// Serving reports whether this process is a worker that serves calls.
+func Serving() bool { return serving.Load() }
+
 // Main serves calls of fs and ends the process when the caller is gone: with
 // status 0 when it says so or its connection ends, with 2 and a message when
 // the environment does not make this process a worker.
 func Main(fs []Function, errs *envelope.Errors) {
+	serving.Store(true)
 	os.Exit(run(launch, fs, errs))
 }
 

@@ -133,13 +133,7 @@ func (p *proc) kill(ctx context.Context, m *marker) error {
 	if err := p.signalGroup(unix.SIGKILL); errors.Is(err, errGone) {
 		return err
 	}
-	err := sweep(ctx, func() ([]task, error) {
-		all, err := tasks()
-		if err != nil {
-			return nil, err
-		}
-		return tree(all, p.pid, p.mark, m.owns, markOf), nil
-	})
+	err := sweep(ctx, func() ([]task, error) { return m.tree(p.pid, p.mark) })
 	if errors.Is(err, os.ErrNotExist) {
 		// Without /proc the group is all that can be found.
 		return nil

@@ -148,23 +148,18 @@ func (s *Service) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// leftovers finds what is left of all commands, also of those that have ended.
+// leftovers finds what is left of all commands, also of those that have ended:
+// by their marks, and by session and parent where none could be set.
 func (s *Service) leftovers() ([]task, error) {
-	all, err := tasks()
-	if err != nil {
-		return nil, err
-	}
-	var out []task
-	self := os.Getpid()
-	for _, t := range all {
-		if t.pid != self && !t.dead && s.marker.owns(markOf(t.pid)) {
-			out = append(out, t)
+	out, err := s.marker.all()
+	for _, p := range s.table.living() {
+		if err == nil && p.mark == 0 {
+			var more []task
+			more, err = s.marker.tree(p.pid, 0)
+			out = append(out, more...)
 		}
 	}
-	for _, p := range s.table.living() {
-		out = append(out, tree(all, p.pid, p.mark, s.marker.owns, markOf)...)
-	}
-	return out, nil
+	return out, err
 }
 
 // List lists the living processes.

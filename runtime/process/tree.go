@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,8 +21,9 @@ type task struct {
 	dead                 bool   // waits for its parent to collect it
 }
 
-// tasks lists the processes that /proc shows.
-func tasks() ([]task, error) {
+// tasks lists the processes that /proc shows and skip lets pass: reading a
+// state is most of the cost of a sweep.
+func tasks(skip func(pid int) bool) ([]task, error) {
 	d, err := os.Open("/proc")
 	if err != nil {
 		return nil, err
@@ -31,10 +33,11 @@ func tasks() ([]task, error) {
 	if err != nil {
 		return nil, err
 	}
+	self := os.Getpid()
 	var all []task
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
-		if err != nil {
+		if err != nil || pid == self || skip(pid) {
 			continue
 		}
 		if t, ok := readTask(pid); ok {
@@ -95,32 +98,34 @@ func markFromProc(pid int) uint64 {
 	return 0
 }
 
-// tree picks the processes of one command out of all: those that carry its
-// mark, and of the unmarked ones those in its session or process group and
-// their descendants. A process with the mark of another command of ours is
-// never one of them, whatever its parent.
-func tree(all []task, leader int, mark uint64, owns func(uint64) bool, markOf func(int) uint64) []task {
+// tree finds the living processes of one command: those that carry its mark,
+// and of the unmarked ones those in its session or process group and their
+// descendants. A process with the mark of another command of ours is never one
+// of them, whatever its parent; nor are we.
+func (m *marker) tree(leader int, mark uint64) ([]task, error) {
+	marks := map[int]uint64{}
+	all, err := tasks(func(pid int) bool {
+		marks[pid] = markOf(pid)
+		return m.owns(marks[pid]) && marks[pid] != mark
+	})
+	if err != nil {
+		return nil, err
+	}
+	return pick(all, leader, func(pid int) bool { return mark != 0 && marks[pid] == mark }), nil
+}
+
+// pick is the choice of tree among processes without foreign marks.
+func pick(all []task, leader int, marked func(pid int) bool) []task {
 	in := make(map[int]bool, 4)
-	foreign := make(map[int]bool)
-	self := os.Getpid()
 	for _, t := range all {
-		m := uint64(0)
-		if t.pid != self {
-			m = markOf(t.pid)
-		}
-		switch {
-		case m != 0 && m == mark:
-			in[t.pid] = true
-		case t.pid == self || owns(m):
-			foreign[t.pid] = true
-		case t.pid == leader || t.sid == leader || t.pgid == leader:
+		if marked(t.pid) || t.pid == leader || t.sid == leader || t.pgid == leader {
 			in[t.pid] = true
 		}
 	}
 	for grown := true; grown; {
 		grown = false
 		for _, t := range all {
-			if !in[t.pid] && !foreign[t.pid] && in[t.ppid] {
+			if !in[t.pid] && in[t.ppid] {
 				in[t.pid] = true
 				grown = true
 			}
@@ -133,6 +138,12 @@ func tree(all []task, leader int, mark uint64, owns func(uint64) bool, markOf fu
 		}
 	}
 	return out
+}
+
+// all finds the living processes that carry any mark of ours.
+func (m *marker) all() ([]task, error) {
+	found, err := tasks(func(pid int) bool { return !m.owns(markOf(pid)) })
+	return slices.DeleteFunc(found, func(t task) bool { return t.dead }), err
 }
 
 // signalTask signals the very process that t describes, not a later one with

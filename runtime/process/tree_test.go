@@ -46,8 +46,7 @@ func FuzzParseStat(f *testing.F) {
 	})
 }
 
-func TestTree(t *testing.T) {
-	const mark, other = 100, 200
+func TestPick(t *testing.T) {
 	all := []task{
 		{pid: 1},
 		{pid: 10, ppid: 1, pgid: 10, sid: 10},              // the leader
@@ -60,8 +59,8 @@ func TestTree(t *testing.T) {
 		{pid: 17, ppid: 10, pgid: 10, sid: 10, dead: true}, // waits to be collected
 		{pid: 18, ppid: 15, pgid: 10, sid: 10},             // in the session, parent outside
 	}
-	marks := map[int]uint64{10: mark, 11: mark, 13: mark, 16: other, 17: mark}
-	got := tree(all, 10, mark, func(m uint64) bool { return m == mark || m == other }, func(pid int) uint64 { return marks[pid] })
+	all = slices.DeleteFunc(all, func(t task) bool { return t.pid == 16 }) // as tree does with foreign marks
+	got := pick(all, 10, func(pid int) bool { return slices.Contains([]int{10, 11, 13, 17}, pid) })
 	var pids []int
 	for _, g := range got {
 		pids = append(pids, g.pid)

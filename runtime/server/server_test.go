@@ -46,26 +46,32 @@ func newRig(t testing.TB, change func(*Options)) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, err := os.MkdirTemp("", "rt")
+	dir, err := os.MkdirTemp("", "rt") // the path of a socket is short
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{Server: s, socket: filepath.Join(dir, "s")}
-	l, err := net.Listen("unix", r.socket)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return serveRig(t, s, filepath.Join(dir, "s"))
+}
+
+// serveRig serves s until the end of the test.
+func serveRig(t testing.TB, s *Server, socket string) *rig {
+	t.Helper()
+	l, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	transport := &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", r.socket)
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
 	}}
-	r.http = &http.Client{Transport: withToken{transport}}
+	r := &rig{Server: s, socket: socket, http: &http.Client{Transport: withToken{transport}}}
 	r.process = processconnect.NewProcessClient(r.http, "http://sandbox")
 	r.files = filesystemconnect.NewFilesystemClient(r.http, "http://sandbox")
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			t.Errorf("Shutdown: %v", err)
@@ -73,7 +79,6 @@ func newRig(t testing.TB, change func(*Options)) *rig {
 		if err := <-served; err != nil {
 			t.Errorf("Serve: %v", err)
 		}
-		os.RemoveAll(dir)
 	})
 	return r
 }

@@ -377,6 +377,7 @@ func (p *planner) lock() {
 	for i := first; i < len(p.calls); i++ {
 		p.calls[i].All = true
 	}
+	p.add("set the process name", unix.SYS_PRCTL, nsinit.Int(unix.PR_SET_NAME), nsinit.Str("sandbox-init"))
 	p.prctl("become undumpable", unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	p.add(stepSeccomp, unix.SYS_SECCOMP, nsinit.Int(unix.SECCOMP_SET_MODE_FILTER), nsinit.Int(unix.SECCOMP_FILTER_FLAG_TSYNC), nsinit.Filter(seccompFilter())).Zero = true
 }

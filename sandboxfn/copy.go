@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path"
 	"path/filepath"
@@ -428,7 +429,7 @@ func (sb *Sandbox) receiveTar(ctx context.Context, p string, root *os.Root, file
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	got := extract(out, root)
+	got := extract(out, root, allowance(files))
 	if got != nil {
 		cmd.Process.Kill()
 	}
@@ -443,8 +444,22 @@ func (sb *Sandbox) receiveTar(ctx context.Context, p string, root *os.Root, file
 	return err
 }
 
-// extract unpacks an archive that a sandbox wrote below root.
-func extract(r io.Reader, root *os.Root) error {
+// allowance is how many bytes a copy of files may take here: what the listing
+// said, with room for files that grow. It keeps a sandbox from filling the disk
+// with something that was never asked for.
+func allowance(files []item) int64 {
+	n := int64(64 << 20)
+	for _, it := range files {
+		if n += 2 * it.size; n < 0 {
+			return math.MaxInt64
+		}
+	}
+	return n
+}
+
+// extract unpacks an archive that a sandbox wrote below root, up to budget
+// bytes of content.
+func extract(r io.Reader, root *os.Root, budget int64) error {
 	tr := tar.NewReader(r)
 	for {
 		h, err := tr.Next()
@@ -461,6 +476,10 @@ func extract(r io.Reader, root *os.Root) error {
 		}
 		if !fs.ValidPath(name) {
 			return escape(h.Name)
+		}
+		// A header may promise exabytes of zeros that are not in the archive.
+		if budget -= h.Size; budget < 0 {
+			return errdefs.New("E4004", "copy", "the sandbox sends far more than it listed; stopped at "+quoted(name))
 		}
 		if err := extractOne(tr, h, name, root); err != nil {
 			return err

@@ -94,12 +94,14 @@ func goMode(mode uint32) fs.FileMode {
 	case unix.S_IFSOCK:
 		m |= fs.ModeSocket
 	}
-	for bit, goBit := range map[uint32]fs.FileMode{
-		unix.S_ISGID: fs.ModeSetgid, unix.S_ISUID: fs.ModeSetuid, unix.S_ISVTX: fs.ModeSticky,
-	} {
-		if mode&bit != 0 {
-			m |= goBit
-		}
+	if mode&unix.S_ISGID != 0 {
+		m |= fs.ModeSetgid
+	}
+	if mode&unix.S_ISUID != 0 {
+		m |= fs.ModeSetuid
+	}
+	if mode&unix.S_ISVTX != 0 {
+		m |= fs.ModeSticky
 	}
 	return m
 }

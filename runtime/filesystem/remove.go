@@ -10,13 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// removeBatch is how many names of a folder are read at a time.
-const removeBatch = 1024
+const (
+	removeBatch = 1024     // names of a folder that are read at a time
+	removeNames = 64 << 10 // names that a walk remembers of all folders together
+)
 
-// place identifies a folder on the way down of a removal.
+// place is a folder on the way down of a removal.
 type place struct {
 	name     string
 	dev, ino uint64
+	rest     []string // names in it that were read and not looked at
 }
 
 // removeAll removes name in the open folder dir with all that is below it. It
@@ -24,16 +27,14 @@ type place struct {
 // nor the length of its paths matters, and a folder that is replaced by a link
 // under its hands does not lead it elsewhere.
 func removeAll(ctx context.Context, dir int, name string) error {
-	err := unix.Unlinkat(dir, name, 0)
-	// POSIX wants EPERM for a folder, Linux says EISDIR.
-	if err != unix.EISDIR && err != unix.EPERM {
+	if err := unix.Fstatat(dir, name, new(unix.Stat_t), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
-	refused := err
-	cur, here, err := enter(dir, name)
-	if err == unix.ENOTDIR {
-		return refused // not a folder: the refusal was meant
+	full, err := removeOne(dir, name)
+	if err != nil || !full {
+		return err
 	}
+	cur, here, err := enter(dir, name)
 	if err != nil {
 		return err
 	}
@@ -47,9 +48,10 @@ func removeAll(ctx context.Context, dir int, name string) error {
 
 // removal is a walk under way; cur is the folder at the end of path.
 type removal struct {
-	ctx  context.Context // it is one operation
-	cur  int
-	path []place
+	ctx   context.Context // it is one operation
+	cur   int
+	path  []place
+	names int // in the rests of path
 }
 
 // run empties the first folder of the path.
@@ -62,20 +64,15 @@ func (w *removal) run() error {
 		if err != nil {
 			return err
 		}
-		if down != "" {
-			next, here, err := enter(w.cur, down)
-			if err != nil {
-				return err
-			}
-			unix.Close(w.cur)
-			w.cur = next
-			w.path = append(w.path, here)
-			continue
-		}
-		if len(w.path) == 1 {
+		switch {
+		case down != "":
+			err = w.down(down)
+		case len(w.path) == 1:
 			return nil
+		default:
+			err = w.up()
 		}
-		if err := w.up(); err != nil {
+		if err != nil {
 			return err
 		}
 	}
@@ -84,36 +81,77 @@ func (w *removal) run() error {
 // empty removes what it can from the current folder and returns the first
 // folder in it that has to be emptied before; "" when nothing is left.
 func (w *removal) empty() (down string, err error) {
+	here := &w.path[len(w.path)-1]
+	names := here.rest
+	w.names -= len(names)
+	here.rest = nil
 	for {
-		dir, err := openChild(w.cur, ".")
-		if err != nil {
-			return "", err
-		}
-		names, err := dir.Readdirnames(removeBatch)
-		dir.Close()
-		if errors.Is(err, io.EOF) {
-			return "", nil
-		}
-		if err != nil {
-			return "", err
-		}
-		for _, name := range names {
-			err := unix.Unlinkat(w.cur, name, 0)
-			if err == unix.EISDIR || err == unix.EPERM {
-				first := err
-				err = unix.Unlinkat(w.cur, name, unix.AT_REMOVEDIR)
-				switch err {
-				case unix.ENOTEMPTY, unix.EEXIST:
-					return name, nil
-				case unix.ENOTDIR:
-					err = first
-				}
-			}
-			if err != nil && err != unix.ENOENT {
+		if len(names) == 0 {
+			if names, err = w.read(); err != nil || len(names) == 0 {
 				return "", err
 			}
 		}
+		for i, name := range names {
+			full, err := removeOne(w.cur, name)
+			if err != nil {
+				return "", err
+			}
+			if !full {
+				continue
+			}
+			// Read again what there is no room to remember.
+			if rest := names[i+1:]; w.names+len(rest) <= removeNames {
+				here.rest = rest
+				w.names += len(rest)
+			}
+			return name, nil
+		}
+		names = nil
 	}
+}
+
+// read lists some names of the current folder, none when it is empty.
+func (w *removal) read() ([]string, error) {
+	dir, err := openChild(w.cur, ".")
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	names, err := dir.Readdirnames(removeBatch)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return names, err
+}
+
+// removeOne removes a name, unless it is a folder that is not empty.
+func removeOne(dir int, name string) (full bool, err error) {
+	err = unix.Unlinkat(dir, name, 0)
+	if err == unix.EISDIR || err == unix.EPERM {
+		refused := err
+		switch err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR); err {
+		case unix.ENOTEMPTY, unix.EEXIST:
+			return true, nil
+		case unix.ENOTDIR:
+			err = refused // no folder: the refusal was meant
+		}
+	}
+	if err == unix.ENOENT {
+		err = nil
+	}
+	return false, err
+}
+
+// down enters a folder of the current one.
+func (w *removal) down(name string) error {
+	next, here, err := enter(w.cur, name)
+	if err != nil {
+		return err
+	}
+	unix.Close(w.cur)
+	w.cur = next
+	w.path = append(w.path, here)
+	return nil
 }
 
 // up goes to the parent, which must be the folder we came from, and removes
@@ -149,5 +187,5 @@ func enter(dir int, name string) (int, place, error) {
 		unix.Close(fd)
 		return -1, place{}, err
 	}
-	return fd, place{name, uint64(st.Dev), st.Ino}, nil
+	return fd, place{name: name, dev: uint64(st.Dev), ino: st.Ino}, nil
 }

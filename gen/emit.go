@@ -101,7 +101,7 @@ func (e *emitter) structures(fn *function) {
 //
 //	var DescribeFunc = sandboxfn.Declare[DescribeArgs, []Label](sandboxfn.Decl{
 //		Package: "example.com/media", Name: "describe", Schema: "5b1f…",
-//		Params:  []sandboxfn.Param{{"img", "[]byte"}, {"max", "int"}},
+//		Params:  []sandboxfn.Param{{Name: "img", Type: "[]byte"}, {Name: "max", Type: "int"}},
 //		Options: sandboxfn.Options{Timeout: time.Minute},
 //	})
 func (e *emitter) declaration(fn *function) {
@@ -117,7 +117,8 @@ func (e *emitter) declaration(fn *function) {
 	if len(fn.params) > 0 {
 		fields = append(fields, jen.Line().Add(head("Params", jen.Index().Qual(sandboxfnPath, "Param").ValuesFunc(func(g *jen.Group) {
 			for _, p := range fn.params {
-				g.Values(jen.Lit(p.label), jen.Lit(p.text))
+				// Keyed: go vet complains about foreign structs without.
+				g.Values(head("Name", jen.Lit(p.label)), head("Type", jen.Lit(p.text)))
 			}
 		}))))
 	}

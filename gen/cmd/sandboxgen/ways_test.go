@@ -1,0 +1,160 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestWaysOfRunning starts the tool by go run, by go tool, as an installed
+// program and through a go:generate line, in a fresh module. All give the same
+// output and none changes go.mod or go.sum.
+func TestWaysOfRunning(t *testing.T) {
+	if testing.Short() {
+		t.Skip("links the tool several times")
+	}
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, bin := t.TempDir(), t.TempDir()
+	freshModule(t, dir, root)
+	env := append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false", "GOBIN="+bin, "PATH="+bin+string(os.PathListSeparator)+os.Getenv("PATH"))
+	goTool := func(args ...string) ([]byte, error) {
+		cmd := exec.Command("go", args...)
+		cmd.Dir, cmd.Env = dir, env
+		return cmd.CombinedOutput()
+	}
+	tidy := true
+	if out, err := goTool("mod", "tidy"); err != nil {
+		tidy = false
+		t.Logf("go.mod is not checked for unused lines, that needs test dependencies of dependencies: %s", lastLine(out))
+		freshModule(t, dir, root)
+	}
+	before := readAll(t, dir, "go.mod", "go.sum")
+	if out, err := goTool("install", "github.com/agent-sandbox/sandbox-go/gen/cmd/sandboxgen"); err != nil {
+		t.Fatalf("go install: %v\n%s", err, out)
+	}
+	output := filepath.Join(dir, "zz_generated.sandbox.go")
+	ways := []struct {
+		name string
+		run  func() ([]byte, error)
+	}{
+		{"go run", func() ([]byte, error) {
+			return goTool("run", "github.com/agent-sandbox/sandbox-go/gen/cmd/sandboxgen", ".")
+		}},
+		{"go tool", func() ([]byte, error) { return goTool("tool", "sandboxgen") }},
+		{"installed", func() ([]byte, error) {
+			cmd := exec.Command(filepath.Join(bin, "sandboxgen"))
+			cmd.Dir, cmd.Env = dir, env
+			return cmd.CombinedOutput()
+		}},
+		{"go generate", func() ([]byte, error) { return goTool("generate", "./...") }},
+	}
+	var first []byte
+	for _, w := range ways {
+		out, err := w.run()
+		if err != nil || len(out) > 0 {
+			t.Fatalf("%s: %v\n%s", w.name, err, out)
+		}
+		got, err := os.ReadFile(output)
+		if err != nil {
+			t.Fatalf("%s: %v", w.name, err)
+		}
+		if first == nil {
+			first = got
+		}
+		if !bytes.Equal(got, first) {
+			t.Errorf("%s gives other output than %s", w.name, ways[0].name)
+		}
+		if err := os.Remove(output); err != nil {
+			t.Fatal(err)
+		}
+		if readAll(t, dir, "go.mod", "go.sum") != before {
+			t.Errorf("%s changed go.mod or go.sum", w.name)
+		}
+	}
+	if err := os.WriteFile(output, first, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := goTool("build", "./..."); err != nil {
+		t.Errorf("the output does not build: %v\n%s", err, out)
+	}
+	if tidy {
+		if out, err := goTool("mod", "tidy", "-diff"); err != nil || len(out) > 0 {
+			t.Errorf("go.mod is not tidy with the output: %v\n%s", err, out)
+		}
+	}
+}
+
+// freshModule writes a module that uses the tool of this checkout, with the
+// requirements of this one so that no network is needed.
+func freshModule(t *testing.T, dir, root string) {
+	t.Helper()
+	mod, err := os.ReadFile(filepath.Join(root, "go.mod"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum, err := os.ReadFile(filepath.Join(root, "go.sum"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, requires, _ := strings.Cut(string(mod), "\nrequire")
+	text := "module example.com/fresh\n\ngo 1.26.0\n\ntool github.com/agent-sandbox/sandbox-go/gen/cmd/sandboxgen\n\n" +
+		"require github.com/agent-sandbox/sandbox-go v0.0.0\n\nreplace github.com/agent-sandbox/sandbox-go => " + root + "\n\nrequire" + requires
+	source := `package fresh
+
+import "context"
+
+//go:generate go tool sandboxgen
+
+// Work uses what is generated.
+func Work(ctx context.Context) (int, error) { return Double(ctx, 21) }
+
+// double doubles.
+//
+//sandbox:func check.n=min=1
+func double(n int) int { return 2 * n }
+`
+	for name, text := range map[string]string{"go.mod": text, "go.sum": string(sum), "fresh.go": source} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func readAll(t *testing.T, dir string, names ...string) string {
+	t.Helper()
+	var b strings.Builder
+	for _, n := range names {
+		text, err := os.ReadFile(filepath.Join(dir, n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Write(text)
+	}
+	return b.String()
+}
+
+func lastLine(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}
+
+// TestOtherSystems compiles the tool for systems that it must run on.
+func TestOtherSystems(t *testing.T) {
+	if testing.Short() {
+		t.Skip("compiles for other systems")
+	}
+	for _, system := range []string{"windows/amd64", "darwin/arm64"} {
+		goos, goarch, _ := strings.Cut(system, "/")
+		cmd := exec.Command("go", "build", ".", "../../...") // several packages are not linked
+		cmd.Env = append(os.Environ(), "GOOS="+goos, "GOARCH="+goarch, "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v\n%s", system, err, out)
+		}
+	}
+}

@@ -277,18 +277,20 @@ func (f *FS) sendParts(p, local string, items []item) error {
 			}
 		default:
 			name := filepath.Join(local, filepath.FromSlash(it.name))
-			if strings.ContainsAny(it.name, "\r\n") { // no head of a part can hold these
-				if err := f.sendOne(name, to); err != nil {
-					return err
-				}
-			} else {
-				files = append(files, envd.Part{Path: to, Open: func() (io.ReadCloser, error) { return os.Open(name) }})
-			}
+			files = append(files, envd.Part{Path: to, Open: func() (io.ReadCloser, error) { return os.Open(name) }})
 			modes[octal(it.mode)] = append(modes[octal(it.mode)], to)
 		}
 	}
-	for batch := range slices.Chunk(files, partBatch) {
-		if err := f.sb.envd.WriteFiles(f.ctx, batch); err != nil {
+	odd := func(p envd.Part) bool { return strings.ContainsAny(p.Path, "\r\n") } // no head of a part can hold these
+	for _, p := range files {
+		if odd(p) {
+			if err := f.sendOdd(p); err != nil {
+				return err
+			}
+		}
+	}
+	for batch := range slices.Chunk(slices.DeleteFunc(files, odd), partBatch) {
+		if err := f.sendBatch(batch); err != nil {
 			return err
 		}
 	}
@@ -302,14 +304,29 @@ func (f *FS) sendParts(p, local string, items []item) error {
 	return nil
 }
 
-func (f *FS) sendOne(local, to string) error {
-	src, err := os.Open(local)
+func (f *FS) sendOdd(p envd.Part) error {
+	src, err := p.Open()
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	_, err = f.sb.envd.WriteFile(f.ctx, to, src, -1, nil)
+	_, err = f.sb.envd.WriteFile(f.ctx, p.Path, src, -1, nil)
 	return err
+}
+
+// sendBatch writes files in one request. Those that are there and may not be
+// written give way, as tar would have it.
+func (f *FS) sendBatch(batch []envd.Part) error {
+	err := f.sb.envd.WriteFiles(f.ctx, batch)
+	if !errors.Is(err, fs.ErrPermission) {
+		return err
+	}
+	for _, p := range batch {
+		if err := f.sb.envd.Remove(f.ctx, p.Path); err != nil {
+			return err
+		}
+	}
+	return f.sb.envd.WriteFiles(f.ctx, batch)
 }
 
 // CopyFrom copies a file or a tree of the sandbox to this machine, as CopyTo the

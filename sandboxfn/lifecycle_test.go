@@ -386,7 +386,7 @@ func TestLocalGone(t *testing.T) {
 // 50 sandboxes are usable the moment they are created.
 func TestReadyMeansUsable(t *testing.T) {
 	sb := localSandbox(t)
-	rounds := 50
+	rounds := 20
 	if testing.Short() {
 		rounds = 5
 	}

@@ -14,6 +14,9 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParseCgroupMounts(t *testing.T) {
@@ -166,4 +169,67 @@ func TestCgroupsAtOnce(t *testing.T) {
 		})
 	}
 	wg.Wait()
+}
+
+// In the unified tree commands are moved after their start. Whatever they
+// started in the meantime is moved too.
+func TestUnifiedSweep(t *testing.T) {
+	mounts, err := readCgroupMounts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(mounts, func(m cgroupMount) bool { return m.version == 2 })
+	if i < 0 {
+		t.Skip("no unified tree is mounted")
+	}
+	plan := cgroupPlan{controllerAt: controllerAt{2, mounts[i].own}}
+	plan.base = filepath.Join(plan.parent, cgroupFolder, randomText(idLength))
+	g, err := createCgroups([]cgroupPlan{plan}, cgroupLimits{})
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) {
+		t.Skip("groups cannot be made in ", plan.parent)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Rmdir(filepath.Dir(plan.base))
+	defer func() {
+		g.close()
+		if err := removeCgroups(g.dirs); err != nil {
+			t.Error(err)
+		}
+	}()
+	if len(g.files) != 2 || g.files[0].kind != groupWork || g.files[1].kind != groupInit {
+		t.Fatalf("files: %+v", g.files)
+	}
+	cmd := exec.Command("sh", "-c", "sleep 60 & sleep 60 & setsid sleep 60 & wait")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		b, _ := os.ReadFile(filepath.Join(plan.work(), "cgroup.procs"))
+		for pid := range strings.FieldsSeq(string(b)) {
+			n, _ := strconv.Atoi(pid)
+			unix.Kill(n, unix.SIGKILL)
+		}
+		cmd.Wait()
+	}()
+	if err := g.join(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	for len(descendants(cmd.Process.Pid)) < 3 {
+		time.Sleep(time.Millisecond)
+	}
+	for _, pid := range descendants(cmd.Process.Pid) {
+		if err := g.join(pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := sweep(g.files[0].File, g.files[1].File, cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
+	left, _ := os.ReadFile(filepath.Join(plan.base, "init", "cgroup.procs"))
+	moved, _ := os.ReadFile(filepath.Join(plan.work(), "cgroup.procs"))
+	if len(left) != 0 || strings.Count(string(moved), "\n") != 4 {
+		t.Errorf("left %q, moved %q", left, moved)
+	}
 }

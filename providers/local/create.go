@@ -201,7 +201,11 @@ func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, 
 	}
 	if len(o.degraded) > 0 {
 		p.warn.Do(func() {
-			p.log.WarnContext(ctx, "sandboxes of this machine lack protections", "sandbox_id", o.id, "degraded", state.Report.Degraded)
+			var what []string
+			for _, d := range o.degraded {
+				what = append(what, d.What)
+			}
+			p.log.WarnContext(ctx, "this machine cannot enforce everything; the report of a sandbox says why", "sandbox_id", o.id, "degraded", what)
 		})
 	}
 	sb := &providers.Sandbox{
@@ -311,7 +315,7 @@ func (b *builder) prepare(ctx context.Context) error {
 	}
 	b.spec = &launchSpec{
 		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network,
-		scratchBytes: o.limits.scratch, binds: binds,
+		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.expose,
 		lock: b.files[0], cpus: o.limits.affinity(),
 	}
 	if err := b.openFiles(lease); err != nil {

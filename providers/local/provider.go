@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,15 +31,24 @@ func init() {
 	})
 }
 
-// settingCgroupParent is a control group, as a path below the root of each
-// hierarchy, in which groups for sandboxes are made.
-const settingCgroupParent = "cgroup_parent"
+// Settings of providers.Config.
+const (
+	// settingCgroupParent is a control group, as a path below the root of each
+	// hierarchy, in which groups for sandboxes are made.
+	settingCgroupParent = "cgroup_parent"
+
+	// settingExpose lists files and directories of the host, separated by
+	// colons, that every sandbox shows read-only at the same place: toolchains
+	// in /opt, say.
+	settingExpose = "expose"
+)
 
 // Provider makes sandboxes on this machine. It is safe for concurrent use, and
 // any number of providers and processes may use one state directory at once.
 type Provider struct {
 	log    *slog.Logger
 	root   string
+	expose []string
 	groups func() *cgroupHost
 	warn   sync.Once // the first degraded creation logs one line
 
@@ -83,8 +93,18 @@ func New(c providers.Config) (*Provider, error) {
 			if v != "" && !filepath.IsAbs(v) {
 				return nil, setting(k + " must start with a slash")
 			}
+		case settingExpose:
+			for path := range strings.SplitSeq(v, ":") {
+				if path == "" {
+					continue
+				}
+				if !filepath.IsAbs(path) {
+					return nil, setting(fmt.Sprintf("%s: %q is not absolute", k, clip(path)))
+				}
+				p.expose = append(p.expose, filepath.Clean(path))
+			}
 		default:
-			return nil, setting(fmt.Sprintf("unknown setting %q; there is %s", clip(k), settingCgroupParent))
+			return nil, setting(fmt.Sprintf("unknown setting %q; there are %s and %s", clip(k), settingCgroupParent, settingExpose))
 		}
 	}
 	parent := c.Settings[settingCgroupParent]

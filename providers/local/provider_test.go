@@ -524,6 +524,7 @@ func TestSettings(t *testing.T) {
 	for _, c := range []providers.Config{
 		{StateDir: "relative"},
 		{Settings: map[string]string{"cgruop_parent": "/x"}},
+		{Settings: map[string]string{"expose": "opt"}},
 		{Settings: map[string]string{"cgroup_parent": "x"}},
 	} {
 		if _, err := New(c); !errors.Is(err, errdefs.ErrSettings) {

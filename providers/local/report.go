@@ -76,5 +76,8 @@ func (p *Provider) report(o *order, c constructed) providers.Report {
 	if c.landlock > 0 {
 		r.Landlock = fmt.Sprint(c.landlock)
 	}
+	for _, w := range c.warnings {
+		r.Degraded = append(r.Degraded, providers.Degradation{What: "root", Why: w, Remedy: "expose only what sandboxes need"})
+	}
 	return r
 }

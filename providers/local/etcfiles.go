@@ -24,9 +24,10 @@ func etcFiles(s *launchSpec) []textFile {
 		resolv = hostFile("/etc/resolv.conf", resolv)
 		hosts = hostFile("/etc/hosts", hosts)
 	}
+	shell := loginShell()
 	return []textFile{
-		{"etc/passwd", "root:x:0:0:root:/root:/bin/sh\n" +
-			"user:x:1000:1000:user:/home/user:/bin/sh\n" +
+		{"etc/passwd", "root:x:0:0:root:/root:" + shell + "\n" +
+			"user:x:1000:1000:user:/home/user:" + shell + "\n" +
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"},
 		{"etc/group", "root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n"},
 		{"etc/hosts", hosts},
@@ -37,6 +38,14 @@ func etcFiles(s *launchSpec) []textFile {
 		// Short, so that a login shell costs what a shell costs.
 		{"etc/profile", "export PATH=\"${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\"\numask 022\n"},
 	}
+}
+
+// loginShell is the shell of every user inside.
+func loginShell() string {
+	if _, err := os.Stat("/bin/bash"); err == nil {
+		return "/bin/bash"
+	}
+	return "/bin/sh"
 }
 
 // cpuFiles tells the processor count where tools look for it; /sys itself is

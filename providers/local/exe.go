@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -31,19 +32,45 @@ type executable struct {
 	how  string
 }
 
-// runtimeExecutable opens it once per process.
-var runtimeExecutable = sync.OnceValues(func() (*executable, error) {
+// executables holds what was opened, by path; a program has one, or two.
+var executables struct {
+	sync.Mutex
+	open map[string]*executable
+}
+
+// runtimeExecutable opens what pid 1 executes, once per process.
+func runtimeExecutable() (*executable, error) {
 	path := "/proc/self/exe" // also right when the file was replaced or removed
 	if own := os.Getenv(envRuntime); own != "" {
 		if err := checkRuntime(own); err != nil {
 			return nil, err
 		}
-		path = own
+		real, err := filepath.EvalSymlinks(own)
+		if err != nil {
+			return nil, badRuntime(own, err)
+		}
+		path = real
 	}
-	return openExecutable(path, os.Geteuid() == 0)
-})
+	executables.Lock()
+	defer executables.Unlock()
+	if e := executables.open[path]; e != nil {
+		return e, nil
+	}
+	e, err := openExecutable(path, os.Geteuid() == 0)
+	if err != nil {
+		return nil, err
+	}
+	if executables.open == nil {
+		executables.open = map[string]*executable{}
+	}
+	executables.open[path] = e
+	return e, nil
+}
 
 func checkRuntime(path string) error {
+	if !filepath.IsAbs(path) {
+		return badRuntime(path, errors.New("the path is not absolute"))
+	}
 	fi, err := os.Stat(path)
 	if err == nil && !fi.Mode().IsRegular() {
 		err = errors.New("not a regular file")
@@ -54,6 +81,10 @@ func checkRuntime(path string) error {
 	if err == nil {
 		return nil
 	}
+	return badRuntime(path, err)
+}
+
+func badRuntime(path string, err error) error {
 	return &errdefs.Error{
 		Code: "E8007", Op: "create sandbox", Message: envRuntime + "=" + path + " is not an executable",
 		Suggestion: "unset it, or name a program that imports sandboxfn", Err: err,

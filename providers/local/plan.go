@@ -119,6 +119,9 @@ func (p *planner) openSource(target, source string, attr uint64, device bool) er
 	}
 	if ok {
 		p.sources[target] = nsinit.Sent(n)
+		if device {
+			p.checkDevice(source, p.sources[target])
+		}
 		return nil
 	}
 	tree := p.clone(source, source)

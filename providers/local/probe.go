@@ -5,9 +5,9 @@ package local
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"runtime"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -26,26 +26,30 @@ type probeResult struct {
 	cpus         int
 }
 
-// probed remembers what a probe found out. Cancelling the caller that happens
-// to be first is no answer for others.
-var probed struct {
-	sync.Mutex
+// probed remembers what a probe found out. Who is in turn holds its token, and
+// is waited for only as long as one's own context lasts.
+var probed = struct {
+	turn   chan struct{}
 	result *probeResult
 	err    error
-}
+}{turn: make(chan struct{}, 1)}
 
 // probe really builds a sandbox, one that ends at once, because each step fails
 // separately on real systems. It does so once per process; later calls return
 // the first answer. What is in the way is an [*IsolationError].
 func probe(ctx context.Context) (*probeResult, error) {
-	probed.Lock()
-	defer probed.Unlock()
+	select {
+	case probed.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("create sandbox: %w", context.Cause(ctx))
+	}
+	defer func() { <-probed.turn }()
 	if probed.result != nil || probed.err != nil {
 		return probed.result, probed.err
 	}
 	r, err := look(ctx)
 	if err != nil && !isIsolation(err) {
-		return nil, err
+		return nil, err // says nothing about the machine
 	}
 	probed.result, probed.err = r, err
 	return r, err

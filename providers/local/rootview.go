@@ -83,7 +83,7 @@ func etcView(root string) []viewEntry {
 
 func deviceView() []viewEntry {
 	var view []viewEntry
-	for _, name := range []string{"null", "zero", "full", "random", "urandom", "tty"} {
+	for _, name := range existing("/dev/", []string{"null", "zero", "full", "random", "urandom", "tty"}) {
 		view = append(view, viewEntry{target: "dev/" + name, source: "/dev/" + name, device: true})
 	}
 	return view

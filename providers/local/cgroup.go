@@ -486,6 +486,38 @@ func ownCgroups(id string, dirs []string) []string {
 	})
 }
 
+// strayAge is how old a group without processes must be before it is taken for
+// the remains of a sandbox whose state directory was removed: a sandbox that is
+// being made has an empty group for some milliseconds.
+const strayAge = time.Minute
+
+// collectStrays removes groups that belong to no state directory any more.
+// Those of living sandboxes are never empty.
+func (h *cgroupHost) collectStrays() {
+	for _, at := range h.at {
+		ours := filepath.Join(at.parent, cgroupFolder)
+		entries, err := os.ReadDir(ours)
+		if err != nil {
+			continue
+		}
+		for _, e := range entries {
+			dir := filepath.Join(ours, e.Name())
+			fi, err := e.Info()
+			if err != nil || !fi.IsDir() || time.Since(fi.ModTime()) < strayAge {
+				continue
+			}
+			if events, err := os.ReadFile(filepath.Join(dir, "cgroup.events")); err == nil && fieldOf(events, "populated") != 0 {
+				continue // of version 2, where the group of commands may be empty
+			}
+			for _, d := range []string{filepath.Join(dir, "work"), filepath.Join(dir, "init"), dir} {
+				if err := unix.Rmdir(d); err != nil && err != unix.ENOENT {
+					break
+				}
+			}
+		}
+	}
+}
+
 // tidy removes our directory from each hierarchy where it is empty.
 func (h *cgroupHost) tidy() {
 	for _, at := range h.at {

@@ -171,6 +171,62 @@ func TestCgroupsAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
+// Groups without a state directory go, but not those that are new or in use.
+func TestCollectStrays(t *testing.T) {
+	h := groupsHere(t)
+	lim := cgroupLimits{memory: 64 << 20, pids: 20}
+	var groups []*cgroup
+	for range 2 {
+		g, err := createCgroups(h.plan(randomText(idLength), lim), lim)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			g.close()
+			if err := removeCgroups(g.dirs); err != nil {
+				t.Error(err)
+			}
+		}()
+		groups = append(groups, g)
+	}
+	used, empty := groups[0], groups[1]
+	cmd := exec.Command("sleep", "60")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	for _, f := range used.files {
+		if f.kind != groupKills {
+			if err := writePid(f.File, cmd.Process.Pid); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	there := func(g *cgroup) bool {
+		return !slices.ContainsFunc(g.dirs, func(d string) bool { _, err := os.Stat(d); return err != nil })
+	}
+	h.collectStrays()
+	if !there(empty) {
+		t.Error("a new group was removed")
+	}
+	old := time.Now().Add(-2 * strayAge)
+	for _, g := range groups {
+		for _, d := range g.dirs {
+			if err := os.Chtimes(d, old, old); err != nil {
+				t.Skip("times of groups cannot be set: ", err)
+			}
+		}
+	}
+	h.collectStrays()
+	if there(empty) {
+		t.Error("a stray stays")
+	}
+	if !there(used) {
+		t.Error("a group in use was removed")
+	}
+}
+
 // In the unified tree commands are moved after their start. Whatever they
 // started in the meantime is moved too.
 func TestUnifiedSweep(t *testing.T) {

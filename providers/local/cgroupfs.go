@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // cgroupMount is one mounted hierarchy.
@@ -120,7 +121,8 @@ func unescapeMount(s string) string {
 
 // machineMemory is the memory that a process of ours can use at most, in
 // bytes: that of the machine, or of our own control group where that is less.
-func machineMemory() int64 {
+// It is looked up once.
+var machineMemory = sync.OnceValue(func() int64 {
 	total := int64(math.MaxInt64)
 	if b, err := readProc("/proc/meminfo"); err == nil {
 		if kib := fieldOf(b, "MemTotal:"); kib < math.MaxInt64>>10 {
@@ -143,7 +145,7 @@ func machineMemory() int64 {
 		}
 	}
 	return total
-}
+})
 
 // fieldOf finds the line that starts with name and returns the number after
 // it; MaxInt64 when there is none.

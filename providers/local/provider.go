@@ -156,12 +156,16 @@ func (p *Provider) open(ctx context.Context) (*tree, error) {
 }
 
 func (p *Provider) collect(ctx context.Context) error {
-	return errors.Join(p.tree.collect(ctx), p.store.collect(time.Now().Add(-storeKeep)))
+	err := errors.Join(p.tree.collect(ctx), p.store.collect(time.Now().Add(-storeKeep)))
+	p.groups().collectStrays()
+	return err
 }
 
 // GC removes what sandboxes that are dead left behind: directories, control
 // groups and leases; and executables that were not used for seven days. Every
-// provider does so when it first opens its state directory.
+// provider does so when it first opens its state directory: the processes of a
+// sandbox end with its client, whatever ends that, but its empty directory
+// waits for the next client.
 func (p *Provider) GC(ctx context.Context) error {
 	if _, err := p.open(ctx); err != nil {
 		return err

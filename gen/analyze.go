@@ -92,6 +92,10 @@ type analysis struct {
 	wanted  map[string]bool
 	reasons map[string]bool // messages of faults in types, each once
 	tags    *tagChecker
+	// waiting are the compile errors about types that another package's output
+	// declares; the functions that need them are left out.
+	waiting []Diagnostic
+	invalid bool // a function was left out because a type is not valid
 }
 
 func newAnalysis(ctx context.Context, g *generator, d *sourceDir, c *checked) *analysis {
@@ -141,11 +145,27 @@ func (a *analysis) report() {
 			continue
 		}
 		if wanted = a.aboutWanted(e); wanted {
+			if a.invalid && !a.inBody(e.Pos) {
+				a.waiting = append(a.waiting, Diagnostic{Pos: pos, Code: "G050", Message: oneLine(e.Msg) + "; run sandboxgen for its package first"})
+			}
 			continue
 		}
 		a.faults.list = append(a.faults.list, Diagnostic{Pos: pos, Code: "G050", Message: oneLine(e.Msg)})
 	}
 	a.g.report.list = append(a.g.report.list, a.faults.list...)
+}
+
+// inBody reports whether pos lies in the body of a function, where what is not
+// there yet does not change what is generated.
+func (a *analysis) inBody(pos token.Pos) bool {
+	for _, f := range a.checked.info.files {
+		for _, d := range f.ast.Decls {
+			if fn, ok := d.(*ast.FuncDecl); ok && fn.Body != nil && fn.Body.Pos() <= pos && pos < fn.Body.End() {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // oneLine joins the lines of a message of the compiler.
@@ -316,6 +336,9 @@ func (a *analysis) function(p *placed) *function {
 	a.parameterNames(fn)
 	a.travelling(fn)
 	a.checkRules(fn)
+	if !valid {
+		a.invalid = true
+	}
 	if !valid || len(a.faults.list) > before {
 		return nil
 	}

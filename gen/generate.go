@@ -9,6 +9,7 @@
 package gen
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"go/token"
@@ -55,7 +56,8 @@ type Package struct {
 	Output    []byte     // nil: the package has no output
 	Remove    []string   // paths of files that are ours and have no source any more
 
-	previous []byte // content of the output file; nil: there is none
+	waiting  []Diagnostic // functions left out until another package's output is there
+	previous []byte       // content of the output file; nil: there is none
 }
 
 // A Function describes one annotated function.
@@ -171,6 +173,42 @@ func (g *generator) packages(ctx context.Context, work []*sourceDir) ([]*Package
 		return nil, err
 	}
 	g.logf("loaded %d packages in %v", len(work), time.Since(start).Round(time.Millisecond))
+	before := len(g.report.list)
+	var last []*Package
+	for {
+		result, err := g.allPackages(ctx, work)
+		if err != nil {
+			return nil, err
+		}
+		if !waiting(result) || last != nil && sameOutput(last, result) {
+			for _, p := range result {
+				g.report.list = append(g.report.list, p.waiting...)
+			}
+			return result, nil
+		}
+		// Signatures name types that the output of other packages declares:
+		// again, with that output in sight.
+		g.logf("again, with the output of %d packages in sight", len(result))
+		g.loader.show(result)
+		g.report.list = g.report.list[:before]
+		clear(g.ids)
+		last = result
+	}
+}
+
+// waiting reports whether a package has functions that can't be generated
+// until another's output is there.
+func waiting(packages []*Package) bool {
+	return slices.ContainsFunc(packages, func(p *Package) bool { return len(p.waiting) > 0 })
+}
+
+// sameOutput reports whether two rounds gave the same.
+func sameOutput(a, b []*Package) bool {
+	return slices.EqualFunc(a, b, func(x, y *Package) bool { return bytes.Equal(x.Output, y.Output) })
+}
+
+// allPackages types and emits each package once.
+func (g *generator) allPackages(ctx context.Context, work []*sourceDir) ([]*Package, error) {
 	var result []*Package
 	for _, d := range work {
 		start := time.Now()
@@ -218,7 +256,7 @@ func (g *generator) onePackage(ctx context.Context, d *sourceDir) (*Package, err
 func (g *generator) finish(d *sourceDir, info *packageInfo, a *analysis, output []byte) *Package {
 	a.report()
 	g.claimIDs(a.model)
-	p := &Package{Path: info.path, Dir: d.path, Output: output}
+	p := &Package{Path: info.path, Dir: d.path, Output: output, waiting: a.waiting}
 	target := filepath.Join(d.path, OutputFile)
 	for _, path := range d.owned {
 		if path != target {

@@ -34,6 +34,7 @@ type loader struct {
 	types    map[string]*types.Package  // packages read from source
 	reading  map[string]bool            // packages being read from source now
 	products map[string]map[string]bool // names that directives of a package produce
+	overlay  map[string][]byte          // output of this run that the go command must see
 }
 
 // packageInfo is what the go command knows about a folder.
@@ -210,11 +211,29 @@ func likelyImports(work []*sourceDir) []string {
 				paths = append(paths, importsOf(f.ast)...)
 			}
 		}
-		if len(d.owned) > 0 { // the rest of the package may use what we wrote
-			paths = append(paths, sandboxfnPath)
+		for _, path := range d.owned { // the rest of the package may use what we wrote
+			f, _ := parser.ParseFile(token.NewFileSet(), path, nil, parser.ImportsOnly)
+			if f != nil {
+				paths = append(paths, importsOf(f)...)
+			}
 		}
 	}
 	return paths
+}
+
+// show makes the go command see output of this run as if it were written, and
+// forgets what was read before.
+func (l *loader) show(packages []*Package) {
+	l.overlay = make(map[string][]byte)
+	for _, p := range packages {
+		if p.Output != nil {
+			l.overlay[filepath.Join(p.Dir, OutputFile)] = p.Output
+		}
+	}
+	clear(l.exports)
+	clear(l.faults)
+	clear(l.types)
+	l.gc = importer.ForCompiler(l.g.fset, "gc", l.open)
 }
 
 // describe keeps what matters of the go command's answer, nil when there is
@@ -287,7 +306,9 @@ func (l *loader) loadExports(ctx context.Context, paths []string) error {
 	if len(ask) == 0 {
 		return nil
 	}
-	found, err := packages.Load(l.config(ctx, packages.NeedName|packages.NeedExportFile), slices.Sorted(maps.Keys(ask))...)
+	cfg := l.config(ctx, packages.NeedName|packages.NeedExportFile)
+	cfg.Overlay = l.overlay
+	found, err := packages.Load(cfg, slices.Sorted(maps.Keys(ask))...)
 	if err != nil {
 		return err
 	}
@@ -354,7 +375,7 @@ func (l *loader) fromSource(ctx context.Context, path string) (*types.Package, e
 		if err != nil {
 			return nil, err
 		}
-		if isOutputName(filepath.Base(name)) && isOurs(src) {
+		if isOutputName(filepath.Base(name)) && isOurs(src) || l.overlay[name] != nil {
 			continue
 		}
 		f, _ := parser.ParseFile(l.g.fset, name, src, parser.SkipObjectResolution)
@@ -362,6 +383,13 @@ func (l *loader) fromSource(ctx context.Context, path string) (*types.Package, e
 			files = append(files, f)
 			imports = append(imports, importsOf(f)...)
 		}
+	}
+	if out := l.overlay[filepath.Join(found[0].Dir, OutputFile)]; out != nil {
+		f, err := parser.ParseFile(l.g.fset, OutputFile, out, parser.SkipObjectResolution)
+		if err != nil {
+			return nil, err
+		}
+		files, imports = append(files, f), append(imports, importsOf(f)...)
 	}
 	if err := l.loadExports(ctx, imports); err != nil {
 		return nil, err

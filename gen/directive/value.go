@@ -2,6 +2,7 @@ package directive
 
 import (
 	"errors"
+	"go/doc"
 	"go/token"
 	"math"
 	"math/big"
@@ -182,7 +183,9 @@ var validate = sync.OnceValue(func() *validator.Validate {
 			return fl.Field().String() == "" || ok(fl.Field().String())
 		})
 	}
-	text("ident", func(s string) bool { return token.IsIdentifier(s) && s != "_" && s != "init" && s != "main" })
+	text("ident", func(s string) bool {
+		return token.IsIdentifier(s) && s != "_" && s != "init" && s != "main" && !doc.IsPredeclared(s)
+	})
 	text("id", idForm.MatchString)
 	text("provider", providerForm.MatchString)
 	text("abspath", func(s string) bool { return path.IsAbs(s) && printable(s) })

@@ -107,9 +107,15 @@ func freshModule(t *testing.T, dir, root string) {
 		"require github.com/agent-sandbox/sandbox-go v0.0.0\n\nreplace github.com/agent-sandbox/sandbox-go => " + root + "\n\nrequire" + requires
 	source := `package fresh
 
-import "context"
+import (
+	"context"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn"
+)
 
 //go:generate go tool sandboxgen
+
+var _ = sandboxfn.GiB
 
 // Work uses what is generated.
 func Work(ctx context.Context) (int, error) { return Double(ctx, 21) }

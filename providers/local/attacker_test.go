@@ -516,6 +516,12 @@ func attackProcesses(a *attacker) {
 			f.Close()
 		}
 	}
+	_ = filepath.WalkDir("/proc/1", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && d.Type()&fs.ModeSymlink == 0 && openForWriting(path) == nil {
+			a.breach("%s can be written", path)
+		}
+		return nil
+	})
 	// One's own children only: what is visible is what runs in the sandbox.
 	names, _ := filepath.Glob("/proc/[0-9]*")
 	for _, n := range names {

@@ -30,7 +30,7 @@ func TestOrdinaryUse(t *testing.T) {
 		{"echo x > /dev/null && head -c 4 /dev/zero | wc -c; echo d | cat /dev/stdin; readlink /dev/fd", "4\nd\n/proc/self/fd\n"},
 		{"ls -d /root 2>/dev/null; test -r /etc/passwd && grep -c : /etc/passwd", map[bool]string{true: "/root\n", false: ""}[mappingKind() != mapSingle] + "3\n"},
 		{"cat /sys/devices/system/cpu/online | grep -c 0; cat /proc/sys/kernel/ostype", "1\nLinux\n"},
-		{"ulimit -c; umask; cat /proc/self/oom_score_adj; test -e /etc/resolv.conf && echo resolv", "0\n0022\n500\nresolv\n"},
+		{"ulimit -c; umask; sleep 0.1; cat /proc/self/oom_score_adj; test -e /etc/resolv.conf && echo resolv", "0\n0022\n500\nresolv\n"},
 		{"sh -c 'kill -9 $$'; echo $?; sleep 5 & kill $!; wait $!; echo $?", "137\n143\n"},
 		{"cat /proc/self/cgroup | cut -d: -f3 | sort -u | grep -v '^/' ; echo done", "done\n"},
 	} {

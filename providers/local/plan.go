@@ -268,6 +268,9 @@ func (p *planner) dev(view []viewEntry) {
 	for _, name := range procCovers() {
 		p.cover("proc/"+name, noDevSuid|unix.MS_NOEXEC)
 	}
+	// Init's own entries belong to the root inside, who could make it the first
+	// to die when memory is short. It lives as long as the mount.
+	p.cover("proc/1", noDevSuid|unix.MS_NOEXEC)
 	// Otherwise it is one more place to fill.
 	p.mount("make /dev read-only", "", "dev", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NOEXEC, "")
 }

@@ -5,6 +5,7 @@ package local
 import (
 	"fmt"
 	"os"
+	"runtime"
 	"strconv"
 
 	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
@@ -36,7 +37,7 @@ func takeOver() *inside {
 		control:  inherited(fdControl),
 		lock:     inherited(fdLock),
 		lifeline: inherited(fdLifeline),
-		ready:    nsinit.Ready,
+		ready:    ready,
 	}
 	for i := 0; ; i++ {
 		f := inherited(fdExtra + strconv.Itoa(i))
@@ -56,6 +57,14 @@ func takeOver() *inside {
 	in.spawn, in.onSpawner = s.spawn, s.run
 	in.canSwitchUser = os.Geteuid() == 0
 	return in
+}
+
+// ready answers the client, and then lets the runtime use all processors: one
+// is enough, and cheaper, until here.
+func ready(payload []byte) error {
+	err := nsinit.Ready(payload)
+	runtime.SetDefaultGOMAXPROCS()
+	return err
 }
 
 func inherited(name string) *os.File {

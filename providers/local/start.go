@@ -63,7 +63,7 @@ func (l *launcher) clone() (*os.Process, error) {
 	}
 	attr := &os.ProcAttr{
 		// With one processor the Go runtime starts fewer threads and touches a
-		// fifth fewer pages before it serves; serveMain gives it the others.
+		// fifth fewer pages before it serves; ready gives it the others.
 		Env:   []string{nsinit.EnvSocket + "=" + strconv.Itoa(childControl), "GOMAXPROCS=1"},
 		Files: l.files,
 		Sys: &syscall.SysProcAttr{

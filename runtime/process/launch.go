@@ -378,6 +378,11 @@ func (s *Service) setOOMScore(pid int) {
 
 // killSoon ends the tree of p in the background, for clean-up that nobody waits for.
 func (s *Service) killSoon(p *proc) {
+	s.startMu.RLock()
+	defer s.startMu.RUnlock()
+	if s.closing {
+		return // Shutdown kills everything
+	}
 	s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 		defer cancel()

@@ -72,17 +72,28 @@ func (r *reaper) collect() {
 		}
 		p := r.take(pid)
 		if p == nil {
-			// It may be a command whose start is under way.
-			r.starting.Lock()
-			p = r.take(pid)
-			r.starting.Unlock()
+			p = r.stranger(pid)
 		}
 		if p != nil {
 			p.reap()
-			continue
 		}
+	}
+}
+
+// stranger collects a dead child that is no command, or returns the command
+// that it is after all: its start may have been under way when it was seen.
+func (r *reaper) stranger(pid int) *proc {
+	r.starting.Lock()
+	defer r.starting.Unlock()
+	// A start that failed collects its child itself.
+	if deadChild() != pid {
+		return nil
+	}
+	p := r.take(pid)
+	if p == nil {
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 	}
+	return p
 }
 
 // deadChild is the number of a child that has died and was not collected, 0

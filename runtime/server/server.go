@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	"github.com/agent-sandbox/sandbox-go/internal/pb/filesystem/filesystemconnect"
 	"github.com/agent-sandbox/sandbox-go/internal/pb/process/processconnect"
@@ -44,7 +45,7 @@ type Options struct {
 	DefaultWorkDir string // empty: the home of the user
 
 	Spawner       process.Spawner // starts commands; nil: os.StartProcess
-	Pid1          bool            // this process is pid 1: it collects every orphan
+	Pid1          bool            // this process is pid 1: it collects every orphan and has umask 022
 	CanSwitchUser bool            // other users than DefaultUser can be asked for; needs root
 	// OOMKills is the number of processes killed so far at the memory limit of
 	// the sandbox; nil: unknown.
@@ -82,6 +83,11 @@ func New(o *Options) (*Server, error) {
 	users := account.NewBook(opts.DefaultUser, opts.CanSwitchUser)
 	if _, err := users.Lookup(""); err != nil {
 		return nil, errdefs.Wrap("E3008", op, fmt.Sprintf("default user %q", opts.DefaultUser), err)
+	}
+	if opts.Pid1 {
+		// Commands inherit the mask of file modes; ours came with whoever made
+		// the sandbox.
+		unix.Umask(0o022)
 	}
 	s := &Server{opts: opts, channels: newChannels()}
 	s.process = process.New(process.Options{

@@ -3,17 +3,20 @@
 // process and the plugins run from the versions that go.mod names, so the same
 // checkout gives the same bytes on every machine.
 //
-// Usage, in the root of the module: go run ./internal/proto/protogen
+// Usage, in the root of the module:
+//
+//	go run ./internal/proto/protogen          write what has changed
+//	go run ./internal/proto/protogen -check   write nothing; exit 1 if something would change
 package main
 
 import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
-	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -42,15 +45,32 @@ var plugins = []string{
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 func run(args []string, _, stderr io.Writer) int {
-	if len(args) != 0 {
+	flags := flag.NewFlagSet("protogen", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	check := flags.Bool("check", false, "write nothing; exit 1 if something would change")
+	if err := flags.Parse(args); err != nil {
+		return 2
+	}
+	if flags.NArg() > 0 {
 		fmt.Fprintln(stderr, "protogen: takes no arguments; run it in the root of the module")
 		return 2
 	}
 	files, err := generate(context.Background(), sourceDir)
+	var stale []string
 	if err == nil {
-		err = write(files, ".")
+		stale, err = differing(files, ".")
 	}
-	if err != nil {
+	switch {
+	case err != nil:
+		fmt.Fprintln(stderr, "protogen:", err)
+		return 1
+	case *check && len(stale) > 0:
+		fmt.Fprintln(stderr, "protogen: out of date, run make generate:", strings.Join(stale, " "))
+		return 1
+	case *check:
+		return 0
+	}
+	if err := write(stale, files, "."); err != nil {
 		fmt.Fprintln(stderr, "protogen:", err)
 		return 1
 	}
@@ -166,9 +186,16 @@ func runPlugin(ctx context.Context, pkg string, req *pluginpb.CodeGeneratorReque
 	return resp, nil
 }
 
-// write replaces files whose content differs and removes generated files that
-// no source stands behind any more.
-func write(files map[string][]byte, root string) error {
+// differing lists, sorted, the files below root whose content is not that of
+// files, and generated ones that no source stands behind any more.
+func differing(files map[string][]byte, root string) ([]string, error) {
+	var names []string
+	for name, want := range files {
+		got, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(name)))
+		if err != nil || !bytes.Equal(got, want) {
+			names = append(names, name)
+		}
+	}
 	err := filepath.WalkDir(filepath.Join(root, outputDir), func(path string, d fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return nil
@@ -180,23 +207,33 @@ func write(files map[string][]byte, root string) error {
 		if err != nil {
 			return err
 		}
-		if _, keep := files[filepath.ToSlash(rel)]; !keep && (strings.HasSuffix(path, ".pb.go") || strings.HasSuffix(path, ".connect.go")) {
-			return os.Remove(path)
+		name := filepath.ToSlash(rel)
+		_, keep := files[name]
+		if !keep && (strings.HasSuffix(name, ".pb.go") || strings.HasSuffix(name, ".connect.go")) {
+			names = append(names, name)
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
+	slices.Sort(names)
+	return names, err
+}
+
+// write brings the named files to the content they have in files, or removes
+// them when they have none.
+func write(names []string, files map[string][]byte, root string) error {
+	for _, name := range names {
 		path := filepath.Join(root, filepath.FromSlash(name))
-		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, files[name]) {
+		content, ok := files[name]
+		if !ok {
+			if err := os.Remove(path); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(path, files[name], 0o644); err != nil {
+		if err := os.WriteFile(path, content, 0o644); err != nil {
 			return err
 		}
 	}

@@ -88,7 +88,9 @@ func (t *everyThread) run() (string, syscall.Errno) {
 
 	self, _, _ := syscall.RawSyscall(syscall.SYS_GETTID, 0, 0, 0)
 	done := map[int]bool{int(self): true}
-	for {
+	var late syscall.Errno // of threads found after the first pass
+	var lateName string
+	for pass := 0; ; pass++ {
 		sent := 0
 		var failed syscall.Errno
 		before := loadDone()
@@ -107,12 +109,79 @@ func (t *everyThread) run() (string, syscall.Errno) {
 		if e == 0 {
 			e = awaitThreads(before, sent)
 		}
+		if e == syscall.EPERM && pass > 0 {
+			// The thread may have been started by one that had made the calls
+			// already, and then it has their effect and not the right to make
+			// them. Whether it does is looked at in the end.
+			late, lateName = e, t.failedName()
+			batchErrno = 0
+			e = 0
+		}
 		if e != 0 {
 			return t.failedName(), e
 		}
 		if sent == 0 {
+			if late != 0 && !sameCredentials() {
+				return lateName, late
+			}
 			t.n = 0
 			return "", 0
+		}
+	}
+}
+
+// sameCredentials reports whether all threads have the ids, the capabilities
+// and the no_new_privs of this one.
+func sameCredentials() bool {
+	self, _, _ := syscall.RawSyscall(syscall.SYS_GETTID, 0, 0, 0)
+	want, ok := credentials(int(self))
+	if !ok {
+		return false
+	}
+	e := eachEntry("/proc/self/task", func(tid int) {
+		got, there := credentials(tid)
+		ok = ok && (got == want || !there)
+	})
+	return ok && e == 0
+}
+
+// credentials returns the lines of a thread's status that say what it may do;
+// false: the thread has ended.
+func credentials(tid int) (string, bool) {
+	fd, err := syscall.Open("/proc/self/task/"+decimal(tid)+"/status", syscall.O_RDONLY|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return "", err != syscall.ENOENT && err != syscall.ESRCH
+	}
+	defer syscall.Close(fd)
+	var buf [8192]byte
+	n, err := syscall.Read(fd, buf[:])
+	if err != nil {
+		return "", err != syscall.ESRCH
+	}
+	var out []byte
+	for line := buf[:n]; len(line) > 0; {
+		end := 0
+		for end < len(line) && line[end] != '\n' {
+			end++
+		}
+		for _, name := range [...]string{"Uid:", "Gid:", "Groups:", "Cap", "NoNewPrivs:"} {
+			if end >= len(name) && string(line[:len(name)]) == name {
+				out = append(append(out, line[:end]...), '\n')
+			}
+		}
+		line = line[min(end+1, len(line)):]
+	}
+	return string(out), true
+}
+
+func decimal(n int) string {
+	var b [20]byte
+	i := len(b)
+	for {
+		i--
+		b[i] = byte('0' + n%10)
+		if n /= 10; n == 0 {
+			return string(b[i:])
 		}
 	}
 }

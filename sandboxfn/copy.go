@@ -69,7 +69,7 @@ func (sb *Sandbox) copyFileTo(f *FS, local, remote string, info fs.FileInfo) err
 		return err
 	}
 	defer src.Close()
-	t, err := f.target("copy", remote, os.O_CREATE, info.Mode().Perm())
+	t, err := f.target("copy", remote, os.O_CREATE)
 	if err != nil {
 		return err
 	}

@@ -78,7 +78,10 @@ func (f *FS) OpenFile(name string, flag int, perm fs.FileMode) (*File, error) {
 // one. Its mode is perm, and zero means 0644. Parents are made. A link is
 // followed.
 func (f *FS) WriteFile(name string, data []byte, perm fs.FileMode) error {
-	t, err := f.target("open", name, os.O_CREATE, perm)
+	t, err := f.path("open", name)
+	if err == nil && (!f.direct(perm) || strings.HasSuffix(name, "/")) { // a direct upload finds its own way
+		t, err = f.target("open", name, os.O_CREATE)
+	}
 	if err != nil {
 		return err
 	}
@@ -86,7 +89,7 @@ func (f *FS) WriteFile(name string, data []byte, perm fs.FileMode) error {
 }
 
 // target resolves where a replacement of name has to go, on the wire.
-func (f *FS) target(op, name string, flag int, perm fs.FileMode) (string, error) {
+func (f *FS) target(op, name string, flag int) (string, error) {
 	p, err := f.path(op, name)
 	if err != nil {
 		return "", err
@@ -94,11 +97,8 @@ func (f *FS) target(op, name string, flag int, perm fs.FileMode) (string, error)
 	if strings.HasSuffix(name, "/") {
 		return "", f.fail(op, name, coded("E4003", "is a directory", syscall.EISDIR))
 	}
-	switch {
-	case flag&os.O_EXCL != 0:
+	if flag&os.O_EXCL != 0 {
 		return p, f.fail(op, name, f.claim(p))
-	case flag&os.O_CREATE != 0 && f.direct(perm):
-		return p, nil // the runtime follows links and refuses directories itself
 	}
 	e, err := f.sb.envd.Stat(f.ctx, p)
 	switch {
@@ -379,12 +379,15 @@ type upload struct {
 	once sync.Once
 }
 
-// startUpload runs send with what will be written.
-func startUpload(send func(io.Reader) error) *upload {
+// startUpload runs send with what will be written. The end of ctx reaches it
+// also while it waits for the writer.
+func startUpload(ctx context.Context, send func(io.Reader) error) *upload {
 	pr, pw := io.Pipe()
 	u := &upload{w: pw, done: make(chan struct{})}
+	stop := context.AfterFunc(ctx, func() { pr.CloseWithError(contextError(ctx, "write file")) })
 	go func() {
 		defer close(u.done)
+		defer stop()
 		u.err = send(pr)
 		// A writer that is not finished must not wait for ever.
 		if u.err != nil {
@@ -406,11 +409,11 @@ func (u *upload) close() error {
 
 // replace opens a file whose content is replaced at Close.
 func (f *FS) replace(name string, flag int, perm fs.FileMode) (*File, error) {
-	p, err := f.target("open", name, flag, perm)
+	p, err := f.target("open", name, flag)
 	if err != nil {
 		return nil, err
 	}
-	out := startUpload(func(r io.Reader) error { return f.put(f.ctx, p, r, -1, perm) })
+	out := startUpload(f.ctx, func(r io.Reader) error { return f.put(f.ctx, p, r, -1, perm) })
 	return &File{fs: f, name: name, path: p, out: out}, nil
 }
 
@@ -446,7 +449,7 @@ func (f *FS) append(name string, flag int, perm fs.FileMode) (*File, error) {
 		}
 		return nil, f.fail("open", name, err)
 	}
-	out := startUpload(func(r io.Reader) error {
+	out := startUpload(f.ctx, func(r io.Reader) error {
 		_, err := io.Copy(in, r)
 		in.Close()
 		msg, _ := io.ReadAll(io.LimitReader(ready, 4<<10))

@@ -88,9 +88,9 @@ func (t *everyThread) run() (string, syscall.Errno) {
 
 	self, _, _ := syscall.RawSyscall(syscall.SYS_GETTID, 0, 0, 0)
 	done := map[int]bool{int(self): true}
-	var late syscall.Errno // of threads found after the first pass
+	var late syscall.Errno
 	var lateName string
-	for pass := 0; ; pass++ {
+	for {
 		sent := 0
 		var failed syscall.Errno
 		before := loadDone()
@@ -109,7 +109,7 @@ func (t *everyThread) run() (string, syscall.Errno) {
 		if e == 0 {
 			e = awaitThreads(before, sent)
 		}
-		if e == syscall.EPERM && pass > 0 {
+		if e == syscall.EPERM {
 			// The thread may have been started by one that had made the calls
 			// already, and then it has their effect and not the right to make
 			// them. Whether it does is looked at in the end.

@@ -106,3 +106,16 @@ func TestDefaultClient(t *testing.T) {
 		t.Errorf("not the client of the context, %v", err)
 	}
 }
+
+// Inside a sandbox the local provider says why it cannot make another.
+func TestNesting(t *testing.T) {
+	unset(t)
+	t.Setenv("SANDBOX_ID", "outer")
+	t.Setenv("E2B_SANDBOX", "true")
+	c, err := NewClient(&ClientOptions{StateDir: t.TempDir()})
+	must(t, err)
+	defer c.Close()
+	if _, err := c.Create(t.Context(), nil); !errors.Is(err, ErrIsolation) || !strings.Contains(err.Error(), "outer") {
+		t.Errorf("got %v", err)
+	}
+}

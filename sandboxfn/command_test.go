@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -690,4 +691,62 @@ func TestManyCommands(t *testing.T) {
 			t.Errorf("%d started in %v, one more in %v", n, started, short)
 		}
 	})
+}
+
+// Something in between that drops idle connections does not end a command that
+// shows life; without that the loss is noticed, and the command can be found again.
+func TestIdleConnections(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		keepAlive time.Duration
+	}{{"kept alive", time.Second}, {"not kept alive", -1}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			p := &hostProvider{wrap: func(c net.Conn) net.Conn { return newIdleConn(c, 2*time.Second) }}
+			sb := create(t, hostClient(t, p, &ClientOptions{KeepAlive: c.keepAlive}), nil)
+			cmd := sb.Shell(t.Context(), "sleep 4; echo ok")
+			out, err := cmd.Output()
+			if c.keepAlive > 0 {
+				if string(out) != "ok\n" || err != nil {
+					t.Errorf("got %q, %v", out, err)
+				}
+				return
+			}
+			if !errors.Is(err, ErrConnectionLost) {
+				t.Errorf("got %q, %v", out, err)
+			}
+			again := sb.Attach(t.Context(), cmd.Process.Pid)
+			if out, err := again.Output(); string(out) != "ok\n" || err != nil {
+				t.Errorf("attached: %q, %v", out, err)
+			}
+		})
+	}
+}
+
+// idleConn is closed when nothing moves for a while.
+type idleConn struct {
+	net.Conn
+	after time.Duration
+	timer *time.Timer
+}
+
+func newIdleConn(c net.Conn, after time.Duration) *idleConn {
+	return &idleConn{Conn: c, after: after, timer: time.AfterFunc(after, func() { c.Close() })}
+}
+
+func (c *idleConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.timer.Reset(c.after)
+	return n, err
+}
+
+func (c *idleConn) Write(p []byte) (int, error) {
+	c.timer.Reset(c.after)
+	return c.Conn.Write(p)
+}
+
+func (c *idleConn) Close() error {
+	c.timer.Stop()
+	return c.Conn.Close()
 }

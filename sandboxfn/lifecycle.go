@@ -6,6 +6,7 @@ import (
 	"iter"
 	"log/slog"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
@@ -145,6 +146,9 @@ func (c *Client) createForPool(ctx context.Context, o *CreateOptions, artifacts 
 	if err != nil {
 		return nil, err
 	}
+	if err := refuseNesting(op, p.Name()); err != nil {
+		return nil, err
+	}
 	if store, ok := p.(providers.ArtifactStore); ok && store.HostArtifacts() {
 		req.Artifacts = slices.Clone(artifacts)
 	}
@@ -168,6 +172,19 @@ func (c *Client) createForPool(ctx context.Context, o *CreateOptions, artifacts 
 	}
 	sb.log.DebugContext(ctx, "sandbox created", "provider", p.Name(), "template", s.Template, "duration", time.Since(start))
 	return sb, nil
+}
+
+// refuseNesting says plainly what the kernel would say obscurely.
+func refuseNesting(op, provider string) error {
+	id := os.Getenv("SANDBOX_ID")
+	if provider != "local" || id == "" || os.Getenv("E2B_SANDBOX") != "true" {
+		return nil
+	}
+	return &Error{
+		Code: "E2010", Op: op,
+		Message:    "this program runs inside sandbox " + quoted(id) + ", and local sandboxes do not nest",
+		Suggestion: "set SANDBOX_PROVIDER to a provider elsewhere, or create the sandbox from outside",
+	}
 }
 
 func (c *Client) createTimeout(caps providers.Capabilities) time.Duration {

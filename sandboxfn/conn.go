@@ -24,7 +24,7 @@ const (
 	// function makes of it. The rest of its grace goes by in the background.
 	answerTime = 100 * time.Millisecond
 
-	outputTime = time.Second     // a call waits for the end of its output
+	outputTime = 2 * time.Second // a call waits for output that does not move
 	exitTime   = 2 * time.Second // a call waits for how its worker ended
 
 	// maxHello bounds what a worker says of itself, in bytes.
@@ -224,14 +224,23 @@ func (w *workerConn) settle(s *setup) bool {
 // deliver waits until what the function has written is with the caller's
 // writers.
 func (w *workerConn) deliver(ctx context.Context, c envelope.Counters) {
-	if stdout, stderr := w.proc.delivered(); stdout < c.Stdout || stderr < c.Stderr || !w.out.idle() || !w.err.idle() {
-		// What has been printed belongs to the call, also when its context ends now.
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), outputTime)
-		defer cancel()
-		w.proc.waitDelivered(ctx, c.Stdout, c.Stderr)
-		w.out.flush(ctx)
-		w.err.flush(ctx)
+	stdout, stderr := w.proc.delivered()
+	if stdout >= c.Stdout && stderr >= c.Stderr && w.out.idle() && w.err.idle() {
+		return
 	}
+	// What has been printed belongs to the call, also when its context ends now.
+	ctx = context.WithoutCancel(ctx)
+	for stdout < c.Stdout || stderr < c.Stderr {
+		before := stdout + stderr
+		step, cancel := context.WithTimeout(ctx, outputTime)
+		w.proc.waitDelivered(step, c.Stdout, c.Stderr)
+		cancel()
+		if stdout, stderr = w.proc.delivered(); stdout+stderr == before {
+			break // it does not move any more
+		}
+	}
+	w.out.flush()
+	w.err.flush()
 }
 
 // lost describes the end of the worker, for which it waits a little.
@@ -250,10 +259,8 @@ func (w *workerConn) lost(name string, started bool, err error) *WorkerLostError
 		e.Err = err
 	}
 	e.Stderr = w.err.last()
-	ctx, cancel := context.WithTimeout(context.Background(), outputTime)
-	defer cancel()
-	w.out.flush(ctx)
-	w.err.flush(ctx)
+	w.out.flush()
+	w.err.flush()
 	return e
 }
 

@@ -2,7 +2,6 @@ package sandboxfn
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -12,10 +11,11 @@ import (
 )
 
 const (
-	maxBuffered = 1 << 20                // bytes of output that wait for a slow writer
-	slowWriter  = 250 * time.Millisecond // without progress: what comes is dropped
-	maxLine     = 64 << 10               // bytes of a line that is not written before it ends
-	maxTail     = 8 << 10                // bytes of standard error that a lost worker leaves
+	maxBuffered = 1 << 20         // bytes of output that wait for a slow writer
+	maxWrite    = 256 << 10       // bytes handed to a writer at once
+	slowWriter  = 2 * time.Second // a writer that needs longer for one write: what comes is dropped
+	maxLine     = 64 << 10        // bytes of a line that is not written before it ends
+	maxTail     = 8 << 10         // bytes of standard error that a lost worker leaves
 )
 
 // sink takes what a worker writes to one of its standard streams and hands it
@@ -76,14 +76,7 @@ func (s *sink) take(b []byte) {
 			s.cond.Broadcast()
 			continue
 		}
-		if left := slowWriter - time.Since(s.moved); left > 0 && room <= 0 {
-			wake := time.AfterFunc(left, func() {
-				s.mu.Lock()
-				defer s.mu.Unlock()
-				s.cond.Broadcast()
-			})
-			s.cond.Wait()
-			wake.Stop()
+		if room <= 0 && s.waitLocked(slowWriter-time.Since(s.moved)) {
 			continue
 		}
 		b = s.drop(b)
@@ -121,6 +114,7 @@ func (s *sink) run() {
 	defer close(s.done)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var out []byte
 	for {
 		n := s.ready()
 		if n == 0 {
@@ -130,19 +124,20 @@ func (s *sink) run() {
 			s.cond.Wait()
 			continue
 		}
-		b := bytes.Clone(s.buf[:n])
 		t := s.to
+		out = append(out[:0], s.buf[:n]...)
 		s.buf = append(s.buf[:0], s.buf[n:]...)
 		if s.dropped > 0 {
-			if len(s.buf) == 0 && b[len(b)-1] != '\n' {
-				b = append(b, '\n')
+			if len(s.buf) == 0 && out[len(out)-1] != '\n' {
+				out = append(out, '\n')
 			}
-			b = fmt.Appendf(b, "[sandboxfn: %d lines of %s dropped: the reader is too slow]\n", s.dropped, s.name)
+			out = fmt.Appendf(out, "[sandboxfn: %d lines of %s dropped: the reader is too slow]\n", s.dropped, s.name)
 			s.dropped = 0
 		}
 		s.busy = true
+		s.cond.Broadcast()
 		s.mu.Unlock()
-		t.write(b)
+		t.write(out)
 		s.mu.Lock()
 		s.busy = false
 		s.moved = time.Now()
@@ -150,40 +145,56 @@ func (s *sink) run() {
 	}
 }
 
-// ready is how much may be written now.
+// ready is how much may be written now: whole lines, unless there is a reason
+// to cut one.
 func (s *sink) ready() int {
-	switch {
-	case s.to == nil:
+	if s.to == nil {
 		return 0
-	case s.flushed || s.closed || len(s.buf) >= maxBuffered:
-		return len(s.buf)
 	}
-	n := bytes.LastIndexByte(s.buf, '\n') + 1
-	if n == 0 && len(s.buf) >= maxLine {
-		return len(s.buf)
+	b := s.buf[:min(len(s.buf), maxWrite)]
+	n := bytes.LastIndexByte(b, '\n') + 1
+	if n == 0 && len(b) >= maxLine || len(b) == len(s.buf) && (s.flushed || s.closed) {
+		return len(b)
 	}
 	return n
 }
 
 // flush waits until everything taken so far is written, also a line without an
-// end, or ctx ends.
-func (s *sink) flush(ctx context.Context) {
+// end. It gives up on a writer that makes no progress.
+func (s *sink) flush() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.flushed = true
-	if len(s.buf) == 0 && !s.busy {
+	if s.flushed = true; len(s.buf) == 0 && !s.busy {
 		return
 	}
 	s.cond.Broadcast()
-	defer context.AfterFunc(ctx, func() {
+	begin := time.Now()
+	for (len(s.buf) > 0 || s.busy) && s.to != nil {
+		s.flushed = true
+		last := s.moved
+		if last.Before(begin) {
+			last = begin
+		}
+		if !s.waitLocked(slowWriter - time.Since(last)) {
+			return
+		}
+	}
+}
+
+// waitLocked waits until something changes, but no longer than d. It reports
+// false when d is over.
+func (s *sink) waitLocked(d time.Duration) bool {
+	if d <= 0 {
+		return false
+	}
+	wake := time.AfterFunc(d, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.cond.Broadcast()
-	})()
-	for (len(s.buf) > 0 || s.busy) && s.to != nil && ctx.Err() == nil {
-		s.flushed = true
-		s.cond.Wait()
-	}
+	})
+	s.cond.Wait()
+	wake.Stop()
+	return true
 }
 
 // idle reports whether everything taken so far is written.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -16,14 +17,17 @@ import (
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/sandboxtest"
 )
 
-// loud is 10 MB of text that is not all the same.
+// loud is 10 MB of lines that are not all the same.
 func loud(who string) []byte {
-	var b bytes.Buffer
-	for i := 0; b.Len() < 10_000_000; i++ {
-		fmt.Fprintf(&b, "%s line %d %s\n", who, i, strings.Repeat("x", i%200))
+	b := make([]byte, 0, 10_001_000)
+	for i := 0; len(b) < 10_000_000; i++ {
+		b = append(strconv.AppendInt(append(b, who...), int64(i), 10), xs[:i%900]...)
+		b = append(b, '\n')
 	}
-	return b.Bytes()
+	return b
 }
+
+var xs = strings.Repeat("x", 900)
 
 const envNoisy = "SANDBOXTEST_NOISY_INIT"
 
@@ -68,6 +72,17 @@ func capture(o sandboxfn.Options) (*buffer, *buffer, sandboxfn.Options) {
 	return &out, &err, o
 }
 
+// notes are the lines that say that lines were dropped.
+func notes(b *buffer) string {
+	var s strings.Builder
+	for line := range strings.Lines(b.String()) {
+		if strings.Contains(line, "dropped") {
+			s.WriteString("\n" + line)
+		}
+	}
+	return s.String()
+}
+
 func TestLoudOutput(t *testing.T) {
 	ctx := sandboxtest.Process(t)
 	for how, want := range map[string][]byte{
@@ -81,7 +96,7 @@ func TestLoudOutput(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(out.Bytes(), want) {
-				t.Errorf("got %d bytes, want %d, or they differ", out.Len(), len(want))
+				t.Errorf("got %d bytes, want %d, or they differ%s", out.Len(), len(want), notes(out))
 			}
 		})
 	}
@@ -97,7 +112,7 @@ func TestLoudInit(t *testing.T) {
 		}
 	}
 	if want := loud("init"); !bytes.Equal(out.Bytes(), want) {
-		t.Errorf("got %d bytes, want %d once, or they differ", out.Len(), len(want))
+		t.Errorf("got %d bytes, want %d once, or they differ%s", out.Len(), len(want), notes(out))
 	}
 	if got, want := stderr.String(), "init is loud\n\x00\xff"; got != want {
 		t.Errorf("standard error %q, want %q", got, want)
@@ -170,7 +185,7 @@ func TestSlowReaderDoesNotBlockTheFunction(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := w.String()
-	if !strings.HasPrefix(got, "function line 0 \nfunction line 1 x\n") || !strings.Contains(got, "lines of standard output dropped: the reader is too slow]\n") || !strings.HasSuffix(got, "hello\n") {
+	if !strings.HasPrefix(got, "function0\nfunction1x\n") || !strings.Contains(got, "lines of standard output dropped: the reader is too slow]\n") || !strings.HasSuffix(got, "hello\n") {
 		t.Errorf("got %d bytes: %.60q … %q", len(got), got, got[max(0, len(got)-200):])
 	}
 	if w.Len() > 3<<20 {

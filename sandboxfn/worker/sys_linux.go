@@ -110,8 +110,8 @@ type output struct {
 	pipe   [2]bool
 }
 
-// drainTime is how long a call waits for its output to be taken.
-const drainTime = time.Second
+// drainTime is how long a call waits for output that nobody takes.
+const drainTime = 2 * time.Second
 
 func openOutput(fd int) (*output, error) {
 	syscall.CloseOnExec(fd)
@@ -136,23 +136,26 @@ func (o *output) counters() envelope.Counters {
 	}
 	for i, pipe := range o.pipe {
 		if pipe {
-			drained(i + 1)
+			o.drain(i)
 		}
 	}
 	return envelope.Counters{Stdout: atomic.LoadUint64(&o.counts[0]), Stderr: atomic.LoadUint64(&o.counts[1])}
 }
 
-func drained(fd int) {
+// drain waits until the pipe of a stream is empty.
+func (o *output) drain(stream int) {
 	var end time.Time
+	var taken uint64
 	for wait := 5 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
 		var n int32
-		_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, uintptr(fd), syscall.TIOCINQ, uintptr(unsafe.Pointer(&n)))
+		_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, uintptr(stream+1), syscall.TIOCINQ, uintptr(unsafe.Pointer(&n)))
 		if errno != 0 || n == 0 {
 			return
 		}
-		if end.IsZero() {
-			end = time.Now().Add(drainTime)
-		} else if time.Now().After(end) {
+		now := time.Now()
+		if t := atomic.LoadUint64(&o.counts[stream]); end.IsZero() || t != taken {
+			end, taken = now.Add(drainTime), t
+		} else if now.After(end) {
 			return
 		}
 		time.Sleep(wait)

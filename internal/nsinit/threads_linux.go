@@ -215,7 +215,7 @@ func awaitThreads(before uint32, n int) syscall.Errno {
 			syscall.RawSyscall(syscall.SYS_SCHED_YIELD, 0, 0, 0)
 			continue
 		}
-		if waited > 60000 { // 2 s
+		if waited > 200000 { // 6 s and more; many sandboxes may start at once
 			return syscall.ETIMEDOUT
 		}
 		pause := syscall.Timespec{Nsec: 30000}

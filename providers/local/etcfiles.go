@@ -17,9 +17,8 @@ const maxHostFile = 64 << 10
 
 // etcFiles is the synthetic part of /etc.
 func etcFiles(s *launchSpec) []textFile {
-	host := s.hostName()
 	resolv := "# this sandbox has no network\n"
-	hosts := "127.0.0.1\tlocalhost " + host + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	hosts := "127.0.0.1\tlocalhost " + hostName + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 	if s.network == netHost {
 		resolv = hostFile("/etc/resolv.conf", resolv)
 		hosts = hostFile("/etc/hosts", hosts)
@@ -31,7 +30,7 @@ func etcFiles(s *launchSpec) []textFile {
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"},
 		{"etc/group", "root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n"},
 		{"etc/hosts", hosts},
-		{"etc/hostname", host + "\n"},
+		{"etc/hostname", hostName + "\n"},
 		{"etc/resolv.conf", resolv},
 		{"etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n" +
 			"networks: files\nprotocols: files\nservices: files\n"},

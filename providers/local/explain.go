@@ -127,6 +127,8 @@ func (m machine) cloneCause(errno syscall.Errno) (Cause, string) {
 		return CauseUserNamespaces, "run the container with user namespaces allowed (docker: --security-opt seccomp=unconfined, or a profile that allows clone and unshare), or choose the docker or a remote provider"
 	case unix.EINVAL:
 		return CauseKernel, "use a kernel with user, pid and network namespaces"
+	case unix.ENOENT:
+		return CauseOther, "mount a procfs at /proc for this process, too: init is executed through it"
 	}
 	return CauseOther, "see the cause; another provider does not need it"
 }

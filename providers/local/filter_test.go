@@ -76,15 +76,14 @@ func allowedNames(goarch string) []string {
 	return slices.Sorted(maps.Keys(set))
 }
 
-// argRule writes the instructions of a call whose arguments matter.
+// argRule writes the instructions of a call whose arguments matter. Arguments
+// of type int are compared by their low half, which is all the kernel looks at.
 type argRule func(p *bpfasm.Program)
-
-func word(arg uint32) uint32 { return arg } // the low half: what the kernel looks at, too
 
 var argRules = map[string]argRule{
 	"clone": func(p *bpfasm.Program) {
 		yes := p.NewLabel()
-		p.LdLo(word(0))
+		p.LdLo(0)
 		p.JmpIfTrue(bpf.JumpBitsSet, namespaces, yes)
 		ret(p, allow)
 		p.SetLabel(yes)
@@ -94,14 +93,14 @@ var argRules = map[string]argRule{
 	"clone3": func(p *bpfasm.Program) { ret(p, enosys) },
 	"socket": func(p *bpfasm.Program) {
 		ok, netlink := p.NewLabel(), p.NewLabel()
-		p.LdLo(word(0))
+		p.LdLo(0)
 		for _, family := range []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6} {
 			p.JmpIfTrue(bpf.JumpEqual, family, ok)
 		}
 		p.JmpIfTrue(bpf.JumpEqual, unix.AF_NETLINK, netlink)
 		ret(p, eafnosupp)
 		p.SetLabel(netlink)
-		p.LdLo(word(2))
+		p.LdLo(2)
 		p.JmpIfTrue(bpf.JumpEqual, unix.NETLINK_ROUTE, ok)
 		ret(p, eafnosupp)
 		p.SetLabel(ok)
@@ -109,7 +108,7 @@ var argRules = map[string]argRule{
 	},
 	"socketpair": func(p *bpfasm.Program) {
 		ok := p.NewLabel()
-		p.LdLo(word(0))
+		p.LdLo(0)
 		for _, family := range []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6} {
 			p.JmpIfTrue(bpf.JumpEqual, family, ok)
 		}
@@ -121,7 +120,7 @@ var argRules = map[string]argRule{
 	// a high bit, which the kernel ignores.
 	"ioctl": func(p *bpfasm.Program) {
 		no := p.NewLabel()
-		p.LdLo(word(1))
+		p.LdLo(1)
 		p.JmpIfTrue(bpf.JumpEqual, unix.TIOCSTI, no)
 		p.JmpIfTrue(bpf.JumpEqual, tioclinux, no)
 		ret(p, allow)
@@ -130,7 +129,7 @@ var argRules = map[string]argRule{
 	},
 	"personality": func(p *bpfasm.Program) {
 		ok := p.NewLabel()
-		p.LdLo(word(0))
+		p.LdLo(0)
 		for _, v := range []uint32{0, 8, 0x20000, 0x20008, 0xffffffff} {
 			p.JmpIfTrue(bpf.JumpEqual, v, ok)
 		}

@@ -46,10 +46,7 @@ func takeOver() *inside {
 		}
 		in.extra = append(in.extra, f)
 	}
-	s, err := newSpawner(func() (err error) {
-		in.landlock, err = restrictThread()
-		return err
-	})
+	s, err := newSpawner(restrictThread)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandbox: the thread that starts commands cannot be restricted:", err)
 		os.Exit(1)

@@ -72,12 +72,12 @@ var landlockRules = []struct {
 }
 
 // restrictThread puts the calling thread, and what it will start, in a Landlock
-// domain. The goroutine must be locked to the thread. It returns the ABI that is
-// in force; zero: this kernel has no Landlock.
-func restrictThread() (int, error) {
+// domain, where the kernel has Landlock. The goroutine must be locked to the
+// thread.
+func restrictThread() error {
 	abi := landlockABI()
 	if abi == 0 {
-		return 0, nil
+		return nil
 	}
 	attr := unix.LandlockRulesetAttr{Handled_access_fs: landlockRights(abi)}
 	size := unsafe.Sizeof(attr.Handled_access_fs)
@@ -87,19 +87,19 @@ func restrictThread() (int, error) {
 	}
 	r, _, e := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), size, 0)
 	if e != 0 {
-		return 0, os.NewSyscallError("landlock_create_ruleset", e)
+		return os.NewSyscallError("landlock_create_ruleset", e)
 	}
 	ruleset := int(r)
 	defer unix.Close(ruleset)
 	for _, rule := range landlockRules {
 		if err := allowBeneath(ruleset, rule.path, rule.rights&attr.Handled_access_fs); err != nil {
-			return 0, err
+			return err
 		}
 	}
 	if _, _, e := unix.RawSyscall(unix.SYS_LANDLOCK_RESTRICT_SELF, uintptr(ruleset), 0, 0); e != 0 {
-		return 0, os.NewSyscallError("landlock_restrict_self", e)
+		return os.NewSyscallError("landlock_restrict_self", e)
 	}
-	return abi, nil
+	return nil
 }
 
 func allowBeneath(ruleset int, path string, rights uint64) error {

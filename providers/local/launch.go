@@ -18,14 +18,11 @@ import (
 // launch does not keep or change it; the files stay the caller's, who may close
 // them as soon as launch has returned.
 type launchSpec struct {
-	id       string
-	hostname string // empty: "sandbox"
-	mapping  idMapping
-	network  string // netNone, netLoopback or netHost
+	id      string // for messages
+	mapping idMapping
+	network string // netNone, netLoopback or netHost
 
-	scratchBytes  int64 // of /home/user, /tmp and /var/tmp together
-	scratchInodes int64 // zero: one per 16 KiB, at least 8192
-	shmBytes      int64 // zero: a quarter of scratchBytes
+	scratchBytes int64 // of everything that can be written but /dev/shm, which has a quarter more
 
 	binds  []bind   // artifacts, below /run/sandbox
 	expose []string // host paths that are shown read-only at the same place
@@ -42,10 +39,7 @@ type launchSpec struct {
 
 	cpus       int   // for /sys/devices/system/cpu; zero: all
 	nprocLimit int64 // RLIMIT_NPROC; zero: unchanged
-	fsizeLimit int64 // RLIMIT_FSIZE, bytes; zero: unchanged
 	affinity   int   // number of processors init may run on; zero: all
-
-	startTimeout time.Duration // from clone to ready; zero: 20 s
 }
 
 // Network modes.
@@ -73,16 +67,14 @@ type cgroupJoin interface {
 // constructed is what launch knows about the sandbox it built, in the words of
 // the report.
 type constructed struct {
-	userns         string // "block", "subid" or "single"
-	root           string // "host"
-	scratch        string // "tmpfs"
-	seccomp        int    // instructions
-	landlock       int    // ABI; zero: none
-	landlockScopes bool   // signals and abstract sockets are scoped
-	network        string
-	exe            string // "detached", "memfd" or "plain"
-	mounts         string // "mount_setattr" or "remount"
-	warnings       []string
+	userns   string // "block", "subid" or "single"
+	root     string // "host"
+	scratch  string // "tmpfs"
+	seccomp  int    // instructions
+	landlock int    // ABI; zero: none
+	network  string
+	exe      string // "detached", "memfd" or "plain"
+	warnings []string
 }
 
 // initProc is a running pid 1.
@@ -91,7 +83,6 @@ type initProc struct {
 	startTime uint64 // field 22 of /proc/PID/stat, to tell a recycled pid
 	process   *os.Process
 	report    constructed
-	ready     []byte // what init said when it became ready
 }
 
 // inside is what the construction hands to serveMain, in pid 1.
@@ -112,10 +103,9 @@ type inside struct {
 	onSpawner func(f func())
 
 	canSwitchUser bool // false: only user runs commands
-	landlock      int
 
-	// ready tells the client that the runtime is listening; payload comes out
-	// of initProc.ready. It may be called once.
+	// ready tells the client that the runtime is listening, with a payload that
+	// no client looks at. It may be called once.
 	ready func(payload []byte) error
 }
 
@@ -144,11 +134,7 @@ func launchWith(ctx context.Context, s *launchSpec, host *probeResult) (*initPro
 		return nil, err
 	}
 	l := &launcher{s: &spec, host: host, exe: exe, exposed: exposed}
-	timeout := s.startTimeout
-	if timeout == 0 {
-		timeout = 20 * time.Second
-	}
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errStartTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStartTimeout)
 	defer cancel()
 	p, err := l.start(ctx)
 	if err != nil {
@@ -157,6 +143,9 @@ func launchWith(ctx context.Context, s *launchSpec, host *probeResult) (*initPro
 	p.report = l.report()
 	return p, nil
 }
+
+// startTimeout bounds the time from clone to ready.
+const startTimeout = 20 * time.Second
 
 var errStartTimeout = errdefs.New("E2009", "create sandbox", "its init did not become ready in time")
 
@@ -250,13 +239,9 @@ func (l *launcher) closeTrees() {
 }
 
 func (l *launcher) report() constructed {
-	mounts := "mount_setattr"
-	if !l.host.mountSetattr {
-		mounts = "remount"
-	}
 	return constructed{
 		userns: string(l.s.mapping.kind), root: "host", scratch: "tmpfs",
-		seccomp: seccompInstructions, landlock: l.host.landlock, landlockScopes: l.host.landlock >= landlockScopesABI,
-		network: l.s.network, exe: l.exe.how, mounts: mounts, warnings: socketWarnings(l.exposed),
+		seccomp: seccompInstructions, landlock: l.host.landlock,
+		network: l.s.network, exe: l.exe.how, warnings: socketWarnings(l.exposed),
 	}
 }

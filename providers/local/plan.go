@@ -63,12 +63,8 @@ func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker
 	return p.calls, nil
 }
 
-func (s *launchSpec) hostName() string {
-	if s.hostname != "" {
-		return s.hostname
-	}
-	return "sandbox"
-}
+// hostName is that of every sandbox.
+const hostName = "sandbox"
 
 func (p *planner) begin() {
 	p.add("set the file mode mask", unix.SYS_UMASK, nsinit.Int(0o022))
@@ -159,10 +155,7 @@ func (p *planner) newRoot() {
 // share its limit. It is mounted where /proc will be only to bind them.
 func (p *planner) scratch() {
 	s := p.s
-	inodes := s.scratchInodes
-	if inodes == 0 {
-		inodes = max(8192, s.scratchBytes>>14)
-	}
+	inodes := max(8192, s.scratchBytes>>14)
 	p.mkdir("proc", 0o555)
 	p.mount("mount the scratch", "scratch", "proc", "tmpfs", noDevSuid,
 		fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", s.scratchBytes, inodes))
@@ -250,10 +243,7 @@ func (p *planner) dev(view []viewEntry) {
 		p.symlink("/proc/self/fd/"+strconv.Itoa(i), "dev/"+name)
 	}
 	p.mkdir("dev/shm", 0o1777)
-	shm := p.s.shmBytes
-	if shm == 0 {
-		shm = p.s.scratchBytes / 4
-	}
+	shm := p.s.scratchBytes / 4
 	p.mount("mount /dev/shm", "shm", "dev/shm", "tmpfs", noDevSuid,
 		fmt.Sprintf("mode=1777,size=%d,nr_inodes=%d", shm, max(1024, shm>>14)))
 
@@ -297,8 +287,7 @@ func (p *planner) network() {
 	if p.s.network == netLoopback {
 		p.loopback()
 	}
-	host := p.s.hostName()
-	p.add("set the host name", unix.SYS_SETHOSTNAME, nsinit.Str(host), nsinit.Int(len(host)))
+	p.add("set the host name", unix.SYS_SETHOSTNAME, nsinit.Str(hostName), nsinit.Int(len(hostName)))
 }
 
 func (p *program) loopback() {
@@ -328,10 +317,7 @@ func (p *planner) enter() {
 
 // limits lowers what a process may use. Only lowering is sure to be allowed.
 func (p *planner) limits() {
-	fsize := p.s.fsizeLimit
-	if fsize == 0 {
-		fsize = p.s.scratchBytes + 1<<20 // a full scratch must say ENOSPC
-	}
+	fsize := p.s.scratchBytes + 1<<20 // a full scratch must say ENOSPC
 	p.rlimit(unix.RLIMIT_CORE, 0)
 	p.rlimit(unix.RLIMIT_NOFILE, 65536)
 	p.rlimit(unix.RLIMIT_MEMLOCK, 8<<20)

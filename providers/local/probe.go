@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"runtime"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -100,7 +99,7 @@ func (r *probeResult) try(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 20*time.Second, errStartTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStartTimeout)
 	defer cancel()
 	l := &launcher{
 		s:    &launchSpec{mapping: idMapping{kind: r.mapping, block: blockCount}, network: netLoopback, scratchBytes: 1 << 20},

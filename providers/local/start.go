@@ -117,7 +117,6 @@ func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixCo
 	if r.Step != "" {
 		return l.host.explain(r.Step, r.Errno, r.Errno)
 	}
-	p.ready = r.Ready
 	return nil
 }
 
@@ -155,9 +154,9 @@ func (l *launcher) lost(ctx context.Context, p *initProc, err error) error {
 		return cause
 	}
 	p.process.Kill()
-	what := "its init ended"
+	what := "init of " + l.s.id + " ended"
 	if st, werr := p.process.Wait(); werr == nil {
-		what = "its init ended (" + st.String() + ")"
+		what += " (" + st.String() + ")"
 	}
 	return errdefs.Wrap("E2009", "create sandbox", what, err)
 }

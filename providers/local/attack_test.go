@@ -27,20 +27,25 @@ import (
 // ownArtifact is the test program as an artifact.
 func ownArtifact(t testing.TB) providers.Artifact {
 	t.Helper()
-	f, err := os.Open("/proc/self/exe")
+	a, err := selfArtifact()
 	if err != nil {
 		t.Fatal(err)
+	}
+	return a
+}
+
+func selfArtifact() (providers.Artifact, error) {
+	f, err := os.Open("/proc/self/exe")
+	if err != nil {
+		return providers.Artifact{}, err
 	}
 	defer f.Close()
 	h := sha256.New()
 	if _, err := io.Copy(h, f); err != nil {
-		t.Fatal(err)
+		return providers.Artifact{}, err
 	}
 	path, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return providers.Artifact{Digest: hex.EncodeToString(h.Sum(nil)), Path: path}
+	return providers.Artifact{Digest: hex.EncodeToString(h.Sum(nil)), Path: path}, err
 }
 
 // A target is a sandbox that attacks run in.

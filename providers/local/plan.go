@@ -50,6 +50,10 @@ func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker
 	if err := p.openSources(view); err != nil {
 		return nil, err
 	}
+	if s.mapping.manyUsers() {
+		// Not earlier: only as the user outside may init enter its directories.
+		p.becomeRoot()
+	}
 	p.newRoot()
 	p.scratch()
 	p.systemFiles(view)
@@ -68,9 +72,6 @@ const hostName = "sandbox"
 
 func (p *planner) begin() {
 	p.add("set the file mode mask", unix.SYS_UMASK, nsinit.Int(0o022))
-	if p.s.mapping.manyUsers() {
-		p.becomeRoot()
-	}
 	// Nothing that is mounted from here on shows outside, and the reverse.
 	p.mount("make mounts private", "", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 }

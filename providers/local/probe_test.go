@@ -44,7 +44,11 @@ func probeRole() error {
 		return err
 	}
 	defer p.Close()
-	sb, err := p.Create(context.Background(), providers.CreateRequest{})
+	a, err := selfArtifact()
+	if err != nil {
+		return err
+	}
+	sb, err := p.Create(context.Background(), providers.CreateRequest{Artifacts: []providers.Artifact{a}})
 	if err != nil {
 		ie, ok := errors.AsType[*IsolationError](err)
 		if !ok {
@@ -56,7 +60,7 @@ func probeRole() error {
 		fmt.Printf("%s|%s|%v", ie.Cause, ie.Step, err)
 		return nil
 	}
-	out, _, err := shell(context.Background(), sb, "id -un; for d in / /usr /usr/local /usr/local/lib /etc/ssl/certs; do touch $d/marker 2>/dev/null && echo wrote to $d; done; ls /usr/local/lib")
+	out, _, err := shell(context.Background(), sb, "id -un; test -x "+sb.Artifacts[a.Digest]+" || echo no artifact; for d in / /usr /usr/local /usr/local/lib /etc/ssl/certs; do touch $d/marker 2>/dev/null && echo wrote to $d; done; ls /usr/local/lib")
 	if err != nil {
 		return err
 	}
@@ -231,7 +235,7 @@ func TestDegrades(t *testing.T) {
 		t.Run(c.without, func(t *testing.T) {
 			out := without(t, c.without, c.outer)
 			text, _ := strings.CutPrefix(out, "created|user\n")
-			if text == out || strings.Contains(out, "wrote") || c.outer && !strings.Contains(out, "submount\n") {
+			if text == out || strings.Contains(out, "wrote") || strings.Contains(out, "no artifact") || c.outer && !strings.Contains(out, "submount\n") {
 				t.Error(out)
 			}
 		})

@@ -447,7 +447,7 @@ func TestOutputArrivesAtOnce(t *testing.T) {
 			text += string(buf[:n])
 			for stamp, rest, ok := strings.Cut(text, " "); ok; stamp, rest, ok = strings.Cut(text, " ") {
 				ns, _ := strconv.ParseInt(stamp, 10, 64)
-				if d := now.Sub(time.Unix(0, ns)); d > 200*time.Millisecond {
+				if d := now.Sub(time.Unix(0, ns)); d > 600*time.Millisecond { // 200 ms on an idle machine
 					t.Errorf("arrived %v late", d)
 				}
 				text = rest

@@ -84,11 +84,11 @@ func notStartedError(ctx context.Context, s *setup, err error) error {
 		}
 	}
 	if step, ok := errors.AsType[*stepError](err); ok {
-		text := "step " + step.step
-		if lost, ok := errors.AsType[*WorkerLostError](err); ok && lost.Stderr != "" {
-			text += ": the worker wrote: " + strings.TrimSpace(lost.Stderr)
+		cause := step.err
+		if lost, ok := errors.AsType[*WorkerLostError](cause); ok && lost.Stderr != "" {
+			cause = fmt.Errorf("%w; it wrote: %s", cause, strings.TrimSpace(lost.Stderr))
 		}
-		return errdefs.Wrap("E9015", s.name, text, step.err)
+		return errdefs.Wrap("E9015", s.name, "step "+step.step, cause)
 	}
 	return errdefs.Wrap("E9015", s.name, "", err)
 }

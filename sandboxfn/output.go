@@ -211,13 +211,19 @@ func (s *sink) last() string {
 	return string(s.tail)
 }
 
-// close ends the goroutine once everything is written, or a writer that is
-// stuck has returned.
+// close writes what is left, and ends the goroutine. It does not wait for a
+// writer that is stuck: the goroutine then ends when that returns.
 func (s *sink) close() {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.closed = true
 	s.cond.Broadcast()
+	s.mu.Unlock()
+	t := time.NewTimer(slowWriter)
+	defer t.Stop()
+	select {
+	case <-s.done:
+	case <-t.C:
+	}
 }
 
 // A target is a place for output. Several workers may have it; one of them

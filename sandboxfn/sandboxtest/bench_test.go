@@ -112,60 +112,64 @@ var echoBytes = declare("echoBytes", func(_ context.Context, v []byte) ([]byte, 
 
 // BenchmarkWarmCall measures all three in turns, in one run, and reports the
 // ratios of the medians: x-echo is how many times as long as an echo a call
-// takes, x-rpc how many times as long as one of net/rpc.
+// takes, x-rpc how many times as long as one of net/rpc. The worker is a plain
+// process, as their servers are, and then one in a sandbox, where each of its
+// system calls passes the filter.
 func BenchmarkWarmCall(b *testing.B) {
 	for _, size := range []int{100, 1 << 20} {
-		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
-			data := make([]byte, size)
-			ctx := sandboxtest.Process(b)
-			raw := startServer(b, "echo")
-			in := bufio.NewReader(raw)
-			client := rpc.NewClient(startServer(b, "rpc"))
-			defer client.Close()
-			same := func(got []byte, err error) {
-				if err == nil && len(got) != size {
-					err = errors.New("not what was sent")
-				}
-				if err != nil {
-					b.Fatal(err)
-				}
-			}
-			ways := []func(){
-				func() { same(echoBytes.Call(ctx, data)) },
-				func() {
-					if err := writeEcho(raw, data); err != nil {
-						b.Fatal(err)
-					}
-					same(readEcho(in))
-				},
-				func() {
-					var out []byte
-					err := client.Call("Echo.Bytes", data, &out)
-					same(out, err)
-				},
-			}
-			times := make([][]time.Duration, len(ways))
-			turn := min(200, 200<<10/size+10)
-			for b.Loop() {
-				for i, way := range ways {
-					for range turn {
-						begin := time.Now()
-						way()
-						times[i] = append(times[i], time.Since(begin))
-					}
-				}
-			}
-			median := func(i int) float64 {
-				slices.Sort(times[i])
-				return float64(times[i][len(times[i])/2])
-			}
-			call, echo, rpc := median(0), median(1), median(2)
-			b.ReportMetric(0, "ns/op")
-			b.ReportMetric(call/1000, "call-µs")
-			b.ReportMetric(echo/1000, "echo-µs")
-			b.ReportMetric(rpc/1000, "rpc-µs")
-			b.ReportMetric(call/echo, "x-echo")
-			b.ReportMetric(call/rpc, "x-rpc")
-		})
+		b.Run(fmt.Sprintf("%dB/process", size), func(b *testing.B) { benchWarm(b, sandboxtest.Process(b), size) })
+		b.Run(fmt.Sprintf("%dB/sandbox", size), func(b *testing.B) { benchWarm(b, local(b), size) })
 	}
+}
+
+func benchWarm(b *testing.B, ctx context.Context, size int) {
+	data := make([]byte, size)
+	raw := startServer(b, "echo")
+	in := bufio.NewReader(raw)
+	client := rpc.NewClient(startServer(b, "rpc"))
+	defer client.Close()
+	same := func(got []byte, err error) {
+		if err == nil && len(got) != size {
+			err = errors.New("not what was sent")
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	ways := []func(){
+		func() { same(echoBytes.Call(ctx, data)) },
+		func() {
+			if err := writeEcho(raw, data); err != nil {
+				b.Fatal(err)
+			}
+			same(readEcho(in))
+		},
+		func() {
+			var out []byte
+			err := client.Call("Echo.Bytes", data, &out)
+			same(out, err)
+		},
+	}
+	times := make([][]time.Duration, len(ways))
+	turn := min(200, 200<<10/size+10)
+	for b.Loop() {
+		for i, way := range ways {
+			for range turn {
+				begin := time.Now()
+				way()
+				times[i] = append(times[i], time.Since(begin))
+			}
+		}
+	}
+	median := func(i int) float64 {
+		slices.Sort(times[i])
+		return float64(times[i][len(times[i])/2])
+	}
+	call, echo, rpc := median(0), median(1), median(2)
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(call/1000, "call-µs")
+	b.ReportMetric(echo/1000, "echo-µs")
+	b.ReportMetric(rpc/1000, "rpc-µs")
+	b.ReportMetric(call/echo, "x-echo")
+	b.ReportMetric(call/rpc, "x-rpc")
 }

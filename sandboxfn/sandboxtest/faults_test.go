@@ -387,3 +387,24 @@ func TestOptionsAreChecked(t *testing.T) {
 		}
 	}
 }
+
+func TestInitFails(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	f := double.With(sandboxfn.Options{Env: map[string]string{envBadInit: "1"}, Log: sandboxfn.LogDiscard})
+	_, err := f.Call(ctx, 1)
+	want := "E9015 sandboxtest_test.Double: step hello: E9006 worker exited with status 2; the function had not been started; it wrote: panic: no configuration"
+	if !errors.Is(err, sandboxfn.ErrWorkerStart) || !strings.HasPrefix(fmt.Sprint(err), want) {
+		t.Errorf("got %v", err)
+	}
+	if l, ok := errors.AsType[*sandboxfn.WorkerLostError](err); !ok || l.Started {
+		t.Errorf("got %#v", err)
+	}
+}
+
+const envBadInit = "SANDBOXTEST_BAD_INIT"
+
+func init() {
+	if os.Getenv(envBadInit) != "" {
+		panic("no configuration")
+	}
+}

@@ -13,7 +13,7 @@ import (
 )
 
 // local returns a context under which calls run in sandboxes of this machine.
-func local(t *testing.T) context.Context {
+func local(t testing.TB) context.Context {
 	t.Helper()
 	c, err := sandboxfn.NewClient(&sandboxfn.ClientOptions{Provider: "local", StateDir: t.TempDir()})
 	if err != nil {

@@ -22,11 +22,11 @@ type rawCall struct {
 
 // Read and written by the handler.
 var (
-	batch      *rawCall
-	batchLen   uintptr
-	batchErrno uintptr // of the last call that failed, or zero
-	batchIndex uintptr // of that call, counted from the end
-	batchDone  uint32
+	batch      *rawCall //lint:ignore U1000 for the handler
+	batchLen   uintptr  //lint:ignore U1000 for the handler
+	batchErrno uintptr  // of the last call that failed, or zero
+	batchIndex uintptr  // of that call, counted from the end
+	batchDone  uint32   //lint:ignore U1000 for the handler
 )
 
 // handlerAddr and restorerAddr return the addresses of assembly functions.
@@ -99,8 +99,12 @@ func (t *everyThread) run() (string, syscall.Errno) {
 				return
 			}
 			done[tid] = true
-			if failed = signalThread(tid); failed == 0 {
+			switch e := signalThread(tid); e {
+			case 0:
 				sent++
+			case syscall.ESRCH: // it has ended
+			default:
+				failed = e
 			}
 		})
 		if e == 0 {
@@ -196,14 +200,10 @@ func (t *everyThread) failedName() string {
 // noCall stands for a call that failed with an ignored error: getpid.
 const noCall = syscall.SYS_GETPID
 
-// signalThread has one thread make the calls. One that has ended meanwhile is
-// done with.
+// signalThread has one thread make the calls.
 func signalThread(tid int) syscall.Errno {
 	pid, _, _ := syscall.RawSyscall(syscall.SYS_GETPID, 0, 0, 0)
 	_, _, e := syscall.RawSyscall(syscall.SYS_TGKILL, pid, uintptr(tid), threadSignal)
-	if e == syscall.ESRCH {
-		return 0
-	}
 	return e
 }
 

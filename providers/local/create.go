@@ -29,10 +29,6 @@ const defaultUser = "user"
 // afterwards; with other parameters it is E2011.
 func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*providers.Sandbox, error) {
 	const op = "create sandbox"
-	if !p.enter() {
-		return nil, &errdefs.Error{Code: "E8000", Op: op, Message: "the provider is closed"}
-	}
-	defer p.wg.Done()
 	if ctx.Err() != nil {
 		return nil, cancelled(ctx, op)
 	}
@@ -40,42 +36,30 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*pr
 	if err != nil {
 		return nil, err
 	}
-	t, err := p.open(ctx)
+	t, done, err := p.begin(ctx, op)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	reapStrays()
-	for {
-		if order.requestID != "" {
-			if r, ok := t.ended(order.id); ok && r.Request == order.digest {
-				return nil, t.gone(op, order.id)
-			}
+	if order.requestID != "" {
+		if r, ok := t.ended(order.id); ok && r.Request == order.digest {
+			return nil, t.gone(op, order.id)
 		}
-		e, lock, err := t.newEntry(order.id)
-		if errors.Is(err, errBusy) {
-			return p.repeated(ctx, t, order)
-		}
-		if err != nil {
-			return nil, &errdefs.Error{Code: "E2000", Op: op, Message: "make the directory of the sandbox", Err: err}
-		}
-		sb, err := p.build(ctx, t, e, lock, order)
-		e.close()
-		if err != nil && ctx.Err() != nil && errdefs.CodeOf(err) == "" {
-			err = cancelled(ctx, op)
-		}
-		return sb, err
 	}
-}
-
-// enter counts a creation in progress; false: the provider is closed.
-func (p *Provider) enter() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.closed {
-		return false
+	e, lock, err := t.newEntry(order.id)
+	if errors.Is(err, errBusy) {
+		return p.repeated(ctx, t, order)
 	}
-	p.wg.Add(1)
-	return true
+	if err != nil {
+		return nil, &errdefs.Error{Code: "E2000", Op: op, Message: "make the directory of the sandbox", Err: err}
+	}
+	defer e.close()
+	sb, err := p.build(ctx, t, e, lock, order)
+	if err != nil && ctx.Err() != nil && errdefs.CodeOf(err) == "" {
+		err = cancelled(ctx, op)
+	}
+	return sb, err
 }
 
 // order is a request that was checked, with everything decided that can be

@@ -24,10 +24,11 @@ func (p *Provider) endpoint(id string, token providers.Secret) providers.Endpoin
 		Channels: true,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			const op = "connect to sandbox"
-			t, err := p.open(ctx)
+			t, done, err := p.begin(ctx, op)
 			if err != nil {
 				return nil, err
 			}
+			defer done()
 			e, err := t.openEntry(id)
 			if err != nil {
 				return nil, t.settle(ctx, op, id)

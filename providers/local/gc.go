@@ -79,7 +79,7 @@ func (t *tree) remove(e *entry, record bool) error {
 		}
 	}
 	if record && confErr == nil && stateErr == nil {
-		if err := t.recordEnd(endRecord{ID: e.id, Why: e.endNote(), At: time.Now(), Expired: state.Deadline, Request: conf.Request}); err != nil {
+		if err := t.recordEnd(endRecord{ID: e.id, Why: e.endNote(), At: time.Now(), Request: conf.Request}); err != nil {
 			return err
 		}
 	}
@@ -128,7 +128,6 @@ type endRecord struct {
 	ID      string    `json:"id"`
 	Why     string    `json:"why,omitempty"`
 	At      time.Time `json:"at"`
-	Expired int64     `json:"deadline,omitempty"`
 	Request string    `json:"request,omitempty"`
 }
 

@@ -17,10 +17,11 @@ func (p *Provider) Kill(ctx context.Context, id string) error {
 	if err := checkID(op, id); err != nil {
 		return err
 	}
-	t, err := p.open(ctx)
+	t, done, err := p.begin(ctx, op)
 	if err != nil {
 		return err
 	}
+	defer done()
 	e, err := t.living(ctx, op, id)
 	if err != nil {
 		return notThere(op, err)

@@ -59,7 +59,7 @@ type Provider struct {
 	mu     sync.Mutex
 	closed bool
 	live   map[string]*child // made by this provider and not ended
-	wg     sync.WaitGroup    // one for each of live, one for each Create
+	wg     sync.WaitGroup    // one for each of live, one for each operation
 }
 
 var (
@@ -131,14 +131,27 @@ func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error)
 // HostArtifacts is true: Create binds CreateRequest.Artifacts into the sandbox.
 func (p *Provider) HostArtifacts() bool { return true }
 
-// open opens the state directory, once, and collects.
-func (p *Provider) open(ctx context.Context) (*tree, error) {
+// begin starts an operation, which Close waits for, on the state directory.
+// The operation ends with done; after an error there is none to end.
+func (p *Provider) begin(ctx context.Context, op string) (t *tree, done func(), err error) {
 	p.mu.Lock()
 	closed := p.closed
+	if !closed {
+		p.wg.Add(1)
+	}
 	p.mu.Unlock()
 	if closed {
-		return nil, &errdefs.Error{Code: "E8000", Op: "use provider local", Message: "the provider is closed"}
+		return nil, nil, &errdefs.Error{Code: "E8000", Op: op, Message: "the provider is closed"}
 	}
+	if t, err = p.open(ctx); err != nil {
+		p.wg.Done()
+		return nil, nil, err
+	}
+	return t, p.wg.Done, nil
+}
+
+// open opens the state directory, once, and collects.
+func (p *Provider) open(ctx context.Context) (*tree, error) {
 	p.openMu.Lock()
 	defer p.openMu.Unlock()
 	if p.tree != nil {
@@ -167,10 +180,12 @@ func (p *Provider) collect(ctx context.Context) error {
 // sandbox end with its client, whatever ends that, but its empty directory
 // waits for the next client.
 func (p *Provider) GC(ctx context.Context) error {
-	if _, err := p.open(ctx); err != nil {
+	_, done, err := p.begin(ctx, "collect")
+	if err != nil {
 		return err
 	}
-	err := p.collect(ctx)
+	defer done()
+	err = p.collect(ctx)
 	p.groups().tidy()
 	return err
 }
@@ -212,10 +227,11 @@ func (p *Provider) find(ctx context.Context, op, id string) (*providers.Sandbox,
 	if err := checkID(op, id); err != nil {
 		return nil, err
 	}
-	t, err := p.open(ctx)
+	t, done, err := p.begin(ctx, op)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	e, err := t.living(ctx, op, id)
 	if err != nil {
 		return nil, err
@@ -338,36 +354,66 @@ func (p *Provider) List(ctx context.Context, req providers.ListRequest) (*provid
 	if err != nil {
 		return nil, err
 	}
-	t, err := p.open(ctx)
+	t, done, err := p.begin(ctx, op)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	found, err := t.list(req.Metadata, after)
 	if err != nil {
 		return nil, err
 	}
 	page := &providers.Page{}
-	for i, c := range found {
-		if ctx.Err() != nil {
-			return nil, cancelled(ctx, op)
-		}
-		if len(page.Sandboxes) == limit {
-			page.Next = pageTokenOf(found[i-1])
-			break
-		}
-		sb, err := p.listed(ctx, t, c)
+	for at := 0; at < len(found); {
+		next := found[at:min(len(found), at+limit-len(page.Sandboxes))]
+		at += len(next)
+		sbs, err := p.listed(ctx, t, next)
 		if err != nil {
 			return nil, err
 		}
-		if sb != nil && wantState(req.States, sb.State) {
-			page.Sandboxes = append(page.Sandboxes, sb)
+		for _, sb := range sbs {
+			if sb != nil && wantState(req.States, sb.State) {
+				page.Sandboxes = append(page.Sandboxes, sb)
+			}
+		}
+		if len(page.Sandboxes) == limit {
+			if at < len(found) {
+				page.Next = pageTokenOf(found[at-1])
+			}
+			break
 		}
 	}
 	return page, nil
 }
 
-// listed describes one entry of a list; nil when the sandbox has ended.
-func (p *Provider) listed(ctx context.Context, t *tree, c savedConfig) (*providers.Sandbox, error) {
+// listed describes entries of a list, several at once, because one whose init
+// does not answer takes answerLimit; nil stands for those that have ended.
+func (p *Provider) listed(ctx context.Context, t *tree, confs []savedConfig) ([]*providers.Sandbox, error) {
+	sbs := make([]*providers.Sandbox, len(confs))
+	errs := make([]error, len(confs))
+	slots := make(chan struct{}, 16)
+	var wg sync.WaitGroup
+	for i, c := range confs {
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			if ctx.Err() != nil {
+				errs[i] = cancelled(ctx, "list sandboxes")
+				return
+			}
+			sbs[i], errs[i] = p.listedOne(ctx, t, c)
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			return nil, err
+		}
+	}
+	return sbs, nil
+}
+
+func (p *Provider) listedOne(ctx context.Context, t *tree, c savedConfig) (*providers.Sandbox, error) {
 	if err := t.collectID(c.ID); !errors.Is(err, errBusy) {
 		return nil, err
 	}
@@ -439,10 +485,11 @@ func (p *Provider) SetLifetime(ctx context.Context, id string, d time.Duration) 
 
 // move asks init to move the end and notes the new one in sb.
 func (p *Provider) move(ctx context.Context, op string, sb *providers.Sandbox, req controlRequest) error {
-	t, err := p.open(ctx)
+	t, done, err := p.begin(ctx, op)
 	if err != nil {
 		return err
 	}
+	defer done()
 	e, err := t.openEntry(sb.ID)
 	if err != nil {
 		return t.settle(ctx, op, sb.ID)
@@ -467,10 +514,11 @@ func (p *Provider) Report(ctx context.Context, id string) (*providers.Report, er
 	if err := checkID(op, id); err != nil {
 		return nil, err
 	}
-	t, err := p.open(ctx)
+	t, done, err := p.begin(ctx, op)
 	if err != nil {
 		return nil, err
 	}
+	defer done()
 	e, err := t.living(ctx, op, id)
 	if err != nil {
 		return nil, err

@@ -318,6 +318,10 @@ func (a *analysis) function(p *placed) *function {
 	if p.options.ID != nil {
 		fn.id = *p.options.ID
 	}
+	obj, ok := a.checked.types.Defs[decl.Name].(*types.Func)
+	if !ok || fn.name != "main" && a.checked.pkg.Scope().Lookup(fn.name) != obj {
+		return nil // declared twice: the compiler's message says so
+	}
 	before := len(a.faults.list)
 	a.nameOutputs(fn)
 	if decl.Type.TypeParams != nil {
@@ -325,10 +329,6 @@ func (a *analysis) function(p *placed) *function {
 			"%s has type parameters %s; sandboxed functions are not generic, annotate a function that calls it with concrete types",
 			fn.name, typeParams(decl.Type.TypeParams))
 		return nil
-	}
-	obj, ok := a.checked.types.Defs[decl.Name].(*types.Func)
-	if !ok {
-		return nil // declared twice: the compiler's message says so
 	}
 	fn.sig = obj.Signature()
 	valid := a.params(fn, decl)

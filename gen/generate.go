@@ -97,10 +97,10 @@ func Generate(ctx context.Context, opts *Options) (*Result, error) {
 		case len(d.functions()) > 0:
 			work = append(work, d)
 		case len(d.owned) > 0 && !d.problems:
-			g.logf("%s: no directive any more, its output goes", g.report.relative(dir))
+			g.logf("%s: no annotated function any more, its output goes", g.report.relative(dir))
 			result.Packages = append(result.Packages, &Package{Dir: dir, Remove: d.owned})
 		default:
-			g.logf("%s: skipped, no directive", g.report.relative(dir))
+			g.logf("%s: skipped, no annotated function", g.report.relative(dir))
 		}
 	}
 	g.logf("parsed %d folders in %v", len(dirs), time.Since(start).Round(time.Millisecond))

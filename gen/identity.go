@@ -20,6 +20,16 @@ var knownByRuntime = []string{
 	"io", "io/fs", "os", "context", "errors", "net", "syscall", "strconv", "bufio",
 }
 
+// deprecated are errors of the standard library that nothing returns any more.
+// Naming them would only make linters complain about generated code.
+var deprecated = map[string]bool{
+	"compress/flate.ReadError": true, "compress/flate.WriteError": true, "encoding/csv.ErrTrailingComma": true,
+	"encoding/json.InvalidUTF8Error": true, "encoding/json.UnmarshalFieldError": true,
+	"net/http.ErrHeaderTooLong": true, "net/http.ErrMissingContentLength": true, "net/http.ErrShortBody": true,
+	"net/http.ErrUnexpectedTrailer": true, "net/http.ErrWriteAfterFlush": true, "net/http.ProtocolError": true,
+	"net/http/httputil.ErrClosed": true, "net/http/httputil.ErrPersistEOF": true, "net/http/httputil.ErrPipeline": true,
+}
+
 // errorEntries lists the errors of the package and of the packages that its
 // files import, by package, sentinels before types. Only packages that are
 // imported anyway are named: generated code adds no weight.
@@ -51,7 +61,7 @@ func (a *analysis) errorsOf(p *types.Package) []errorEntry {
 	var sentinels, kinds []errorEntry
 	for _, name := range p.Scope().Names() {
 		obj := p.Scope().Lookup(name)
-		if !own && !obj.Exported() || own && a.checked.inOutput(obj.Pos()) {
+		if !own && !obj.Exported() || own && a.checked.inOutput(obj.Pos()) || deprecated[p.Path()+"."+name] {
 			continue
 		}
 		switch obj := obj.(type) {

@@ -76,18 +76,30 @@ func (l *loader) config(ctx context.Context, mode packages.LoadMode) *packages.C
 	return cfg
 }
 
+// query is packages.Load with the go command's own words as its error.
+func query(cfg *packages.Config, patterns ...string) ([]*packages.Package, error) {
+	found, err := packages.Load(cfg, patterns...)
+	if err == nil || cfg.Context.Err() != nil {
+		return found, err
+	}
+	if _, text, ok := strings.Cut(err.Error(), "stderr: "); ok {
+		return nil, errors.New(firstLine(strings.TrimSpace(text)))
+	}
+	return nil, err
+}
+
 const metadata = packages.NeedName | packages.NeedFiles | packages.NeedModule
 
 // resolve turns the patterns into folders, absolute and each once. Only
 // patterns that are more than a folder cost a question to the go command.
 func (g *generator) resolve(ctx context.Context) ([]string, error) {
-	var dirs, ask []string
+	var dirs, patterns []string
 	for _, p := range g.opts.Patterns {
 		if strings.HasSuffix(p, ".go") {
 			return nil, fmt.Errorf("%s is a file; name its folder", p)
 		}
 		if strings.Contains(p, "...") || !build.IsLocalImport(p) && !filepath.IsAbs(p) {
-			ask = append(ask, p)
+			patterns = append(patterns, p)
 			continue
 		}
 		dir := p
@@ -101,10 +113,14 @@ func (g *generator) resolve(ctx context.Context) ([]string, error) {
 		if !st.IsDir() {
 			return nil, fmt.Errorf("%s is a file; name its folder", p)
 		}
-		dirs = append(dirs, filepath.Clean(dir))
+		// The go command answers with the real path.
+		if dir, err = filepath.EvalSymlinks(dir); err != nil {
+			return nil, err
+		}
+		dirs = append(dirs, dir)
 	}
-	if len(ask) > 0 {
-		more, err := g.loader.expand(ctx, ask)
+	if len(patterns) > 0 {
+		more, err := g.loader.expand(ctx, patterns)
 		if err != nil {
 			return nil, err
 		}
@@ -116,7 +132,7 @@ func (g *generator) resolve(ctx context.Context) ([]string, error) {
 
 // expand asks the go command for the folders that patterns stand for.
 func (l *loader) expand(ctx context.Context, patterns []string) ([]string, error) {
-	found, err := packages.Load(l.config(ctx, metadata), patterns...)
+	found, err := query(l.config(ctx, metadata), patterns...)
 	if err != nil {
 		return nil, err
 	}
@@ -158,7 +174,7 @@ func (l *loader) load(ctx context.Context, work []*sourceDir) error {
 	var wg sync.WaitGroup
 	cfg := l.config(ctx, metadata)
 	cfg.Overlay = hidden(work)
-	wg.Go(func() { found, infoErr = packages.Load(cfg, dirs...) })
+	wg.Go(func() { found, infoErr = query(cfg, dirs...) })
 	exportErr = l.loadExports(ctx, likelyImports(work))
 	wg.Wait()
 	if err := errors.Join(infoErr, exportErr); err != nil {
@@ -184,6 +200,11 @@ func (l *loader) load(ctx context.Context, work []*sourceDir) error {
 		l.infos[d.path] = info
 		for _, f := range info.files {
 			missing = append(missing, importsOf(f.ast)...)
+		}
+	}
+	for _, d := range work {
+		if l.infos[d.path] == nil && len(l.g.report.list) == 0 {
+			return fmt.Errorf("the go command does not know %s as a package", l.g.report.relative(d.path))
 		}
 	}
 	return l.loadExports(ctx, missing)
@@ -297,22 +318,22 @@ func importsOf(f *ast.File) []string {
 
 // loadExports finds the export data of packages that are not known yet.
 func (l *loader) loadExports(ctx context.Context, paths []string) error {
-	ask := make(map[string]bool)
+	missing := make(map[string]bool)
 	for _, p := range paths {
-		if _, known := l.exports[p]; !known && p != "C" && p != "unsafe" && p != "" && !build.IsLocalImport(p) && !strings.Contains(p, "...") {
-			ask[p] = true
+		if _, done := l.exports[p]; !done && p != "C" && p != "unsafe" && p != "" && !build.IsLocalImport(p) && !strings.Contains(p, "...") {
+			missing[p] = true
 		}
 	}
-	if len(ask) == 0 {
+	if len(missing) == 0 {
 		return nil
 	}
 	cfg := l.config(ctx, packages.NeedName|packages.NeedExportFile)
 	cfg.Overlay = l.overlay
-	found, err := packages.Load(cfg, slices.Sorted(maps.Keys(ask))...)
+	found, err := query(cfg, slices.Sorted(maps.Keys(missing))...)
 	if err != nil {
 		return err
 	}
-	for p := range ask {
+	for p := range missing {
 		l.exports[p] = ""
 	}
 	for _, p := range found {
@@ -358,7 +379,7 @@ func (l *loader) fromSource(ctx context.Context, path string) (*types.Package, e
 	}
 	l.reading[path] = true
 	defer delete(l.reading, path)
-	found, err := packages.Load(l.config(ctx, metadata), path)
+	found, err := query(l.config(ctx, metadata), path)
 	if err != nil {
 		return nil, err
 	}

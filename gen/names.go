@@ -14,7 +14,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/dave/jennifer/jen"
-	"golang.org/x/tools/go/packages"
 )
 
 // nameOutputs chooses the names of what is generated for fn and reports those
@@ -267,7 +266,7 @@ func (l *loader) folder(ctx context.Context, importPath string) string {
 			return dir
 		}
 	}
-	found, err := packages.Load(l.config(ctx, metadata), importPath)
+	found, err := query(l.config(ctx, metadata), importPath)
 	if err != nil || len(found) != 1 {
 		return ""
 	}

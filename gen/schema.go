@@ -52,7 +52,7 @@ func (c *canonicalizer) write(t types.Type) {
 		return
 	}
 	if n, ok := types.Unalias(t).(*types.Named); ok {
-		if how, _ := marshaler(n); how != "" {
+		if how := marshaler(n); how != "" {
 			fmt.Fprintf(&c.text, "%s(%s)", how, types.TypeString(n, nil))
 			return
 		}
@@ -95,19 +95,7 @@ func (c *canonicalizer) field(f *types.Var, tags reflect.StructTag) {
 	if f.Name() == "_" || sandboxSkips(tags) {
 		return
 	}
-	name, _ := wireName(f, tags)
-	fmt.Fprintf(&c.text, "%q", name)
-	if f.Embedded() {
-		c.text.WriteString(" embedded")
-	}
-	for _, key := range []string{"cbor", "json"} {
-		if tag, ok := tags.Lookup(key); ok {
-			if _, opts, _ := strings.Cut(tag, ","); opts != "" {
-				fmt.Fprintf(&c.text, " %q", opts)
-			}
-			break
-		}
-	}
+	fmt.Fprintf(&c.text, "%q", wireName(f, tags))
 	c.text.WriteString(" ")
 	c.write(f.Type())
 	c.text.WriteString(";")

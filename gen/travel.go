@@ -157,38 +157,27 @@ func (t *traveller) named(n *types.Named, typ types.Type, path string) bool {
 	if _, ok := n.Underlying().(*types.Interface); ok {
 		return false
 	}
-	how, promoted := marshaler(n)
-	if how == "" {
-		return false
-	}
-	if promoted != "" {
-		t.fault("G021", fmt.Sprintf("%s: %s would be sent by the %s of its embedded %s, which leaves out its other fields; give %s its own",
-			t.subject, t.spell(typ), how, promoted, t.spell(typ)))
-	}
-	return true
+	return marshaler(n) != ""
 }
 
 // pairs are the ways a type can encode itself, in the order the codec asks.
 var pairs = [][2]string{{"MarshalCBOR", "UnmarshalCBOR"}, {"MarshalBinary", "UnmarshalBinary"}, {"MarshalText", "UnmarshalText"}}
 
-// marshaler returns the method by which n encodes itself, "" when it does not,
-// and the embedded field that the method comes from when others get lost.
-func marshaler(n *types.Named) (how, promoted string) {
+// marshaler returns the method by which n encodes itself, or "". A method that
+// comes from an embedded field knows nothing of the others, so it does not
+// count; n travels field by field then.
+func marshaler(n *types.Named) string {
 	set := types.NewMethodSet(types.NewPointer(n))
-	if set.Lookup(nil, "ProtoReflect") != nil {
-		return "ProtoReflect", ""
+	if m := set.Lookup(nil, "ProtoReflect"); m != nil && len(m.Index()) == 1 {
+		return "ProtoReflect"
 	}
 	for _, p := range pairs {
 		m, un := set.Lookup(nil, p[0]), set.Lookup(nil, p[1])
-		if m == nil || un == nil || !hasForm(m, 0, 2) || !hasForm(un, 1, 1) {
-			continue
+		if m != nil && un != nil && hasForm(m, 0, 2) && hasForm(un, 1, 1) && len(m.Index()) == 1 {
+			return p[0]
 		}
-		if s, ok := n.Underlying().(*types.Struct); ok && len(m.Index()) > 1 && s.NumFields() > 1 {
-			return p[0], s.Field(m.Index()[0]).Name()
-		}
-		return p[0], ""
 	}
-	return "", ""
+	return ""
 }
 
 // hasForm reports whether a method is func() ([]byte, error) or
@@ -289,83 +278,54 @@ func dropped(tags reflect.StructTag) string {
 	return ""
 }
 
-// promotes reports whether an unexported field is an embedded struct, whose
-// exported fields belong to the outer struct.
+// promotes reports whether an unexported field is an embedded struct, which
+// travels under the name of its type.
 func promotes(f *types.Var) bool {
-	_, ok := f.Type().Underlying().(*types.Struct)
+	t := f.Type()
+	if p, ok := t.Underlying().(*types.Pointer); ok {
+		t = p.Elem()
+	}
+	_, ok := t.Underlying().(*types.Struct)
 	return f.Embedded() && ok
 }
 
 // collision is two fields of one name on the wire.
 type collision struct{ first, second, name string }
 
-// collisions finds fields that hide one another, in the struct or in what it
-// embeds: encoding/json and the codec send one of them at most.
+// collisions finds the fields of a struct that have one name on the wire.
 func collisions(s *types.Struct) []collision {
 	byName := make(map[string]string)
 	var list []collision
-	var visit func(s *types.Struct, prefix string, depth int)
-	visit = func(s *types.Struct, prefix string, depth int) {
-		if depth > 10 { // embedded pointers may form a ring
-			return
+	for i := range s.NumFields() {
+		f, tags := s.Field(i), reflect.StructTag(s.Tag(i))
+		if f.Name() == "_" || sandboxSkips(tags) || dropped(tags) != "" {
+			continue
 		}
-		for i := range s.NumFields() {
-			f, tags := s.Field(i), reflect.StructTag(s.Tag(i))
-			if f.Name() == "_" || sandboxSkips(tags) || dropped(tags) != "" {
-				continue
-			}
-			name, given := wireName(f, tags)
-			if inner := embeddedStruct(f); inner != nil && !given {
-				visit(inner, prefix+f.Name()+".", depth+1)
-				continue
-			}
-			if !f.Exported() {
-				continue
-			}
-			if first, taken := byName[name]; taken {
-				list = append(list, collision{first, prefix + f.Name(), name})
-				continue
-			}
-			byName[name] = prefix + f.Name()
+		name := wireName(f, tags)
+		if first, taken := byName[name]; taken {
+			list = append(list, collision{first, f.Name(), name})
+			continue
 		}
+		byName[name] = f.Name()
 	}
-	visit(s, "", 0)
 	return list
 }
 
-// embeddedStruct returns the struct that a field embeds and whose fields are
-// promoted, or nil.
-func embeddedStruct(f *types.Var) *types.Struct {
-	if !f.Embedded() {
-		return nil
-	}
-	t := f.Type()
-	if p, ok := t.Underlying().(*types.Pointer); ok {
-		t = p.Elem()
-	}
-	if n, ok := types.Unalias(t).(*types.Named); ok {
-		if how, _ := marshaler(n); how != "" {
-			return nil
-		}
-	}
-	s, _ := t.Underlying().(*types.Struct)
-	return s
-}
-
-// wireName is the name of a field on the wire, and whether a tag gives it.
-func wireName(f *types.Var, tags reflect.StructTag) (string, bool) {
+// wireName is the name of a field on the wire: that of its sandbox, cbor or
+// json tag, in this order, or its own.
+func wireName(f *types.Var, tags reflect.StructTag) string {
 	for item := range strings.SplitSeq(tags.Get("sandbox"), ",") {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(item), "name="); ok {
-			return strings.Trim(name, "'"), true
+			return strings.Trim(name, "'")
 		}
 	}
 	for _, key := range []string{"cbor", "json"} {
 		if tag, ok := tags.Lookup(key); ok {
 			if name, _, _ := strings.Cut(tag, ","); name != "" {
-				return name, true
+				return name
 			}
 			break
 		}
 	}
-	return f.Name(), false
+	return f.Name()
 }

@@ -201,6 +201,7 @@ func structured() []Case {
 	state, sealed := State{"on"}, Sealed{[]byte("key")}
 	zone := time.FixedZone("HERE", 3600+1800)
 	at := time.Date(2024, 2, 29, 23, 59, 59, 123456789, zone)
+	stamped := Stamped{Time: at, inner: &inner{5}, Base: Base{"b"}, Name: "n", Tags: []int{}}
 	link := url.URL{Scheme: "https", User: url.UserPassword("u", "p"), Host: "h:1", Path: "/a b", RawQuery: "x=1", Fragment: "f"}
 	integer, _ := new(big.Int).SetString("-123456789012345678901234567890", 10)
 	ratio, float := *big.NewRat(-3, 7), big.NewFloat(1.5)
@@ -214,6 +215,13 @@ func structured() []Case {
 			sent.Secret, sent.cache = "secret", map[string]string{"k": "v"}
 			a, b, c, d, err := Structs(ctx, sent, unexported{1, 2}, item, extra)
 			return list(a, b, c, d), err
+		}},
+		{"embedded", func(context.Context) (any, error) {
+			a, b, err := embedded(stamped, []Stamped{{}, stamped})
+			return list(a, b), err
+		}, func(ctx context.Context) (any, error) {
+			a, b, err := Embedded(ctx, stamped, []Stamped{{}, stamped})
+			return list(a, b), err
 		}},
 		{"generics", func(context.Context) (any, error) {
 			a, b, c, d, e := generics(page, pages, pair, alias, other.Ints{A: 1})

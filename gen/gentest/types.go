@@ -89,6 +89,15 @@ type Outer struct {
 	_       int
 }
 
+// Stamped embeds a type that encodes itself, which says nothing of the rest.
+type Stamped struct {
+	time.Time
+	*inner
+	Base
+	Name string `json:",omitempty"`
+	Tags []int  `json:"tags,omitempty"`
+}
+
 // State travels as text.
 type State struct{ name string }
 
@@ -142,6 +151,9 @@ func structs(ctx context.Context, o Outer, u unexported, l *other.Item, anonymou
 }) (Outer, unexported, *other.Item, struct{ N int }, error) {
 	return o, u, l, struct{ N int }{anonymous.X + len(anonymous.Y)}, nil
 }
+
+//sandbox:func
+func embedded(s Stamped, l []Stamped) (Stamped, []Stamped, error) { return s, l, nil }
 
 //sandbox:func
 func generics(a Page[int], b Page[Page[string]], c other.Pair[string, []byte], d Alias, e other.Ints) (Page[int], Page[Page[string]], other.Pair[string, []byte], Alias, other.Ints) {

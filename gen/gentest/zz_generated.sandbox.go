@@ -36,6 +36,7 @@ var (
 	_ func(Numbers) (Numbers, error)                                                                                                                                    = echoNumbers
 	_ func(Report, error, ...error) (Report, []error, error)                                                                                                            = echoReport
 	_ func(Validated) (string, error)                                                                                                                                   = echoValidated
+	_ func(Stamped, []Stamped) (Stamped, []Stamped, error)                                                                                                              = embedded
 	_ func(string) (int, error)                                                                                                                                         = fail
 	_ func(Page[int], Page[Page[string]], other.Pair[string, []byte], Alias, other.Ints) (Page[int], Page[Page[string]], other.Pair[string, []byte], Alias, other.Ints) = generics
 	_ func(string, ...string) (string, error)                                                                                                                           = join
@@ -294,6 +295,30 @@ var EchoValidatedFunc = sandboxfn.Declare[Validated, string](sandboxfn.Decl{
 // EchoValidated runs echoValidated in a sandbox.
 func EchoValidated(ctx context.Context, v Validated) (string, error) {
 	return EchoValidatedFunc.Call(ctx, v)
+}
+
+// EmbeddedArgs holds the arguments of [Embedded].
+type EmbeddedArgs struct {
+	S Stamped
+	L []Stamped
+}
+
+// EmbeddedResult holds the results of [Embedded].
+type EmbeddedResult struct {
+	R1 Stamped
+	R2 []Stamped
+}
+
+// EmbeddedFunc is the handle of [Embedded].
+var EmbeddedFunc = sandboxfn.Declare[EmbeddedArgs, EmbeddedResult](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "embedded", Schema: "3913d9e0338f81c45fff87f793d490f11dffd216ece4511a475845791de9fc82",
+	Params: []sandboxfn.Param{{Name: "s", Type: "Stamped"}, {Name: "l", Type: "[]Stamped"}},
+})
+
+// Embedded runs embedded in a sandbox.
+func Embedded(ctx context.Context, s Stamped, l []Stamped) (Stamped, []Stamped, error) {
+	r, err := EmbeddedFunc.Call(ctx, EmbeddedArgs{s, l})
+	return r.R1, r.R2, err
 }
 
 // FailFunc is the handle of [Fail].
@@ -618,7 +643,7 @@ type StructsResult struct {
 
 // StructsFunc is the handle of [Structs].
 var StructsFunc = sandboxfn.Declare[StructsArgs, StructsResult](sandboxfn.Decl{
-	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "structs", Schema: "81bd30d84567b3676d25ed1b8ef5064afbbe1a7b5d0a9ee221d433b184f31b1a",
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "structs", Schema: "cd5fbbe50f0b40a2d27ba303fd88013264e9f8f08490447615ff4ae986d0dd1c",
 	Params: []sandboxfn.Param{{Name: "o", Type: "Outer"}, {Name: "u", Type: "unexported"}, {Name: "l", Type: "*other.Item"}, {Name: "anonymous", Type: "struct{X int \"json:\\\"x\\\"\"; Y []struct{Z string}}"}},
 })
 
@@ -704,7 +729,6 @@ func init() {
 		sandboxfn.Sentinel("database/sql.ErrConnDone", &sql.ErrConnDone),
 		sandboxfn.Sentinel("database/sql.ErrNoRows", &sql.ErrNoRows),
 		sandboxfn.Sentinel("database/sql.ErrTxDone", &sql.ErrTxDone),
-		sandboxfn.ErrorType[*json.InvalidUTF8Error](),
 		sandboxfn.Sentinel("github.com/agent-sandbox/sandbox-go/gen/gentest/other.ErrOther", &other.ErrOther),
 		sandboxfn.ErrorType[*other.Failure](),
 		sandboxfn.Sentinel("google.golang.org/protobuf/proto.Error", &proto.Error),
@@ -753,6 +777,10 @@ func init() {
 	})
 	sandboxfn.Bind(EchoValidatedFunc, func(ctx context.Context, a Validated) (string, error) {
 		return echoValidated(a)
+	})
+	sandboxfn.Bind(EmbeddedFunc, func(ctx context.Context, a EmbeddedArgs) (r EmbeddedResult, err error) {
+		r.R1, r.R2, err = embedded(a.S, a.L)
+		return
 	})
 	sandboxfn.Bind(FailFunc, func(ctx context.Context, a string) (int, error) {
 		return fail(a)

@@ -22,6 +22,12 @@ func assemble(ctx context.Context, a any, s string, n int) (any, string, bool) {
 	return a, s, true
 }
 
+var _ error = failed(false)
+
+type failed bool
+
+func (f failed) Failed() bool { return bool(f) }
+
 //sandbox:func idempotent env=A=B
 func silent(n int) {}
 

@@ -108,6 +108,7 @@ func FuzzChannelRequest(f *testing.F) {
 }
 
 func TestLimits(t *testing.T) {
+	t.Parallel()
 	r := newRig(t, nil)
 	// A header that is too long.
 	req, err := http.NewRequest("GET", "http://sandbox/envs", nil)

@@ -31,6 +31,7 @@ import (
 // server and compares the answers. Whatever differs has a row in differences,
 // and every row has to be true.
 func TestRecordings(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("the recordings act as several users, which takes root")
 	}

@@ -528,6 +528,7 @@ func TestSeveralFilesAtOnce(t *testing.T) {
 
 // TestNoSpace fills a small file system.
 func TestNoSpace(t *testing.T) {
+	t.Parallel()
 	if inNamespace(t, "TestNoSpace") {
 		return
 	}

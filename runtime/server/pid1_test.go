@@ -67,6 +67,7 @@ func zombies(t *testing.T) int {
 }
 
 func TestOrphansAreCollected(t *testing.T) {
+	t.Parallel()
 	if inNamespace(t, "TestOrphansAreCollected") {
 		return
 	}

@@ -20,7 +20,7 @@ func checkExpiry(r *http.Request) error {
 		return nil
 	}
 	if _, err := strconv.ParseInt(q.Get("signature_expiration"), 10, 64); err != nil {
-		return fmt.Errorf("Invalid format for parameter signature_expiration: error binding string parameter: %w", err)
+		return fmt.Errorf("signature_expiration is not a number: %w", err)
 	}
 	return nil
 }

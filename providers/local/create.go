@@ -43,7 +43,10 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*pr
 	defer done()
 	reapStrays()
 	if order.requestID != "" {
-		if r, ok := t.ended(order.id); ok && r.Request == order.digest {
+		if r, ok := t.ended(order.id); ok {
+			if r.Request != order.digest {
+				return nil, otherParameters(order.id)
+			}
 			return nil, t.gone(op, order.id)
 		}
 	}
@@ -123,6 +126,11 @@ func requestDigest(req providers.CreateRequest) string {
 	return hex.EncodeToString(sum[:])
 }
 
+func otherParameters(id string) error {
+	return badOption("request id was used before, with other parameters, for sandbox "+id,
+		"use a new request id for every creation that is not a repetition")
+}
+
 // repeated answers a request whose sandbox is there already.
 func (p *Provider) repeated(ctx context.Context, t *tree, o *order) (*providers.Sandbox, error) {
 	const op = "create sandbox"
@@ -130,9 +138,7 @@ func (p *Provider) repeated(ctx context.Context, t *tree, o *order) (*providers.
 		c, err := t.config(o.id)
 		switch {
 		case err == nil && c.Request != o.digest:
-			return nil, &errdefs.Error{Code: "E2011", Op: op,
-				Message:    "request id was used before, with other parameters, for sandbox " + o.id,
-				Suggestion: "use a new request id for every creation that is not a repetition"}
+			return nil, otherParameters(o.id)
 		case err == nil:
 			return p.Connect(ctx, o.id, providers.ConnectRequest{})
 		case !errors.Is(absent(err), errGone):
@@ -154,8 +160,11 @@ func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, 
 	b := &builder{p: p, t: t, e: e, o: o}
 	b.keep(lock)
 	defer func() {
-		if err != nil {
-			err = errors.Join(err, b.undo())
+		if err == nil {
+			return
+		}
+		if uerr := b.undo(); uerr != nil {
+			err = errors.Join(err, uerr)
 		}
 	}()
 	if err := b.prepare(ctx); err != nil {

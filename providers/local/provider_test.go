@@ -455,6 +455,9 @@ func TestRequestIdentity(t *testing.T) {
 	if _, err := p.Create(t.Context(), req); !errors.Is(err, errdefs.ErrKilled) {
 		t.Errorf("repeated after the end: %v", err)
 	}
+	if _, err := p.Create(t.Context(), changed); !errors.Is(err, errdefs.ErrOption) {
+		t.Errorf("other parameters after the end: %v", err)
+	}
 }
 
 // Init is killed or stopped from outside.

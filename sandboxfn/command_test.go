@@ -750,3 +750,9 @@ func (c *idleConn) Close() error {
 	c.timer.Stop()
 	return c.Conn.Close()
 }
+
+func TestCmdOfNoSandbox(t *testing.T) {
+	if err := new(Cmd).Run(); CodeOf(err) != "E3011" {
+		t.Errorf("got %v", err)
+	}
+}

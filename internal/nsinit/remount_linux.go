@@ -28,6 +28,7 @@ func remountTree(path string) syscall.Errno {
 		}
 		text = append(text, buf[:n]...)
 	}
+	found := false
 	for len(text) > 0 {
 		line := text
 		if i := index(text, '\n'); i >= 0 {
@@ -43,6 +44,10 @@ func remountTree(path string) syscall.Errno {
 		if err := syscall.Mount("", point, "", flags, ""); err != nil {
 			return err.(syscall.Errno)
 		}
+		found = true
+	}
+	if !found {
+		return syscall.ENOENT // the path is spelled in another way than the kernel does
 	}
 	return 0
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
 
 	"golang.org/x/sys/unix"
@@ -86,8 +87,12 @@ func look(ctx context.Context) (*probeResult, error) {
 // mountBase is a directory that exists everywhere.
 func mountBase() string {
 	for _, dir := range []string{"/tmp", "/var", "/mnt"} {
-		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
-			return dir
+		real, err := filepath.EvalSymlinks(dir)
+		if err != nil {
+			continue
+		}
+		if fi, err := os.Stat(real); err == nil && fi.IsDir() {
+			return real
 		}
 	}
 	return "/usr"

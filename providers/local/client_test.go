@@ -341,9 +341,13 @@ func checkNoGroups(t *testing.T, h *cgroupHost, ids []string) {
 func TestCreateCancelled(t *testing.T) {
 	p := testProvider(t)
 	create(t, p, providers.CreateRequest{}) // what is made once is made
+	start := time.Now()
+	create(t, p, providers.CreateRequest{})
+	longest := 2 * time.Since(start)
+	before := count(t)
 	done, cancelled := 0, 0
 	for range scaled(10, 60, 200) {
-		ctx, cancel := context.WithTimeout(t.Context(), rand.N(60*time.Millisecond))
+		ctx, cancel := context.WithTimeout(t.Context(), rand.N(longest))
 		start := time.Now()
 		sb, err := p.Create(ctx, providers.CreateRequest{})
 		cancel()
@@ -358,11 +362,12 @@ func TestCreateCancelled(t *testing.T) {
 		default:
 			t.Errorf("after %v: %v", time.Since(start), err)
 		}
-		if names, _ := p.tree.boxes.allNames(); len(names) != 1 {
+		if names, _ := p.tree.boxes.allNames(); len(names) != 2 {
 			t.Fatalf("left after %v: %q (%v)", time.Since(start), names, err)
 		}
 	}
 	t.Logf("%d done, %d cancelled", done, cancelled)
+	checkReturned(t, before)
 }
 
 // Another user of the machine reaches neither the directory nor the socket.

@@ -33,6 +33,18 @@ func (h held) within(o held) bool {
 	return h.descriptors <= o.descriptors && h.goroutines <= o.goroutines && h.children <= o.children && h.mounts <= o.mounts
 }
 
+// checkReturned waits until no more is held than before.
+func checkReturned(t *testing.T, before held) {
+	t.Helper()
+	after := count(t)
+	for deadline := time.Now().Add(5 * time.Second); !after.within(before) && time.Now().Before(deadline); after = count(t) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	if !after.within(before) {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
 // Rounds of create, call and kill leave nothing behind: no process, mount,
 // group, descriptor, goroutine or file.
 func TestRounds(t *testing.T) {
@@ -55,13 +67,7 @@ func TestRounds(t *testing.T) {
 	for range scaled(10, 100, 1000) {
 		round()
 	}
-	after := count(t)
-	for deadline := time.Now().Add(5 * time.Second); !after.within(before) && time.Now().Before(deadline); after = count(t) {
-		time.Sleep(20 * time.Millisecond)
-	}
-	if !after.within(before) {
-		t.Errorf("before %+v, after %+v", before, after)
-	}
+	checkReturned(t, before)
 	checkNothingLeft(t, p.root)
 	checkNoGroups(t, p.groups(), ids)
 }

@@ -3,14 +3,9 @@ package gen
 import (
 	"bytes"
 	"fmt"
-	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/dave/jennifer/jen"
-
-	"github.com/agent-sandbox/sandbox-go/gen/directive"
 )
 
 // emit writes the output of a package; nil when nothing is to be generated.
@@ -122,7 +117,7 @@ func (e *emitter) declaration(fn *function) {
 			}
 		}))))
 	}
-	if set := e.options(fn); len(set) > 0 {
+	if set := options(fn.options, e.model.coder); len(set) > 0 {
 		fields = append(fields, jen.Line().Add(head("Options", jen.Qual(sandboxfnPath, "Options").Values(set...))))
 	}
 	if fn.checks != nil {
@@ -365,127 +360,4 @@ func (e *emitter) assignResults(g *jen.Group, fn *function, call *jen.Statement)
 		return
 	}
 	g.List(targets...).Op("=").Add(call)
-}
-
-// options writes the fields of Options that directives set, by name of field.
-func (e *emitter) options(fn *function) []jen.Code {
-	o := fn.options
-	var set []jen.Code
-	add := func(name string, value *jen.Statement) { set = append(set, jen.Id(name).Op(":").Add(value)) }
-	text := func(name string, s *string) {
-		if s != nil && *s != "" {
-			add(name, jen.Lit(*s))
-		}
-	}
-	named := func(name string) *jen.Statement { return jen.Qual(sandboxfnPath, name) }
-	duration := func(name string, d *time.Duration, none string) {
-		switch {
-		case d == nil:
-		case *d == 0:
-			add(name, named(none))
-		default:
-			add(name, durationCode(*d))
-		}
-	}
-	text("Template", o.Template)
-	text("Provider", o.Provider)
-	duration("Timeout", o.Timeout, "")
-	duration("StartupTimeout", o.StartupTimeout, "")
-	duration("Grace", o.Grace, "NoGrace")
-	if o.Idempotent != nil && *o.Idempotent {
-		add("Idempotent", e.model.coder.truth())
-	}
-	if o.Retries != nil {
-		if *o.Retries == 0 {
-			add("Retries", named("NoRetries"))
-		} else {
-			add("Retries", jen.Lit(*o.Retries))
-		}
-	}
-	if b := o.Backoff; b != nil {
-		add("Backoff", named("Backoff").Values(
-			jen.Id("First").Op(":").Add(durationCode(b.First)),
-			jen.Id("Max").Op(":").Add(durationCode(b.Max)),
-			jen.Id("Factor").Op(":").Add(floatCode(b.Factor)),
-		))
-	}
-	if w := o.Workers; w != nil {
-		add("Workers", named("Workers").ValuesFunc(func(g *jen.Group) {
-			if w.Min > 0 {
-				g.Id("Min").Op(":").Lit(w.Min)
-			}
-			g.Id("Max").Op(":").Lit(w.Max)
-		}))
-	}
-	duration("Idle", o.Idle, "NoIdle")
-	if o.CPU != nil {
-		add("CPU", floatCode(*o.CPU))
-	}
-	size := func(name string, n *int64) {
-		if n != nil {
-			add(name, sizeCode(*n))
-		}
-	}
-	size("Memory", o.Memory)
-	size("Disk", o.Disk)
-	if o.Env != nil && len(*o.Env) > 0 {
-		env := slices.SortedFunc(slices.Values(*o.Env), func(a, b directive.Pair) int { return strings.Compare(a.Name, b.Name) })
-		add("Env", jen.Map(e.model.coder.predeclared("string")).Add(e.model.coder.predeclared("string")).ValuesFunc(func(g *jen.Group) {
-			for _, p := range env {
-				g.Lit(p.Name).Op(":").Lit(p.Value)
-			}
-		}))
-	}
-	if o.Network != nil {
-		joined := strings.Join(*o.Network, ",")
-		text("Network", &joined)
-	}
-	text("User", o.User)
-	text("WorkDir", o.WorkDir)
-	if o.Log != nil && *o.Log != "" {
-		add("Log", named("Log"+upperFirst(*o.Log)))
-	}
-	size("MaxPayload", o.MaxPayload)
-	return set
-}
-
-// floatCode writes a number as people do: 2, not 2.0.
-func floatCode(f float64) *jen.Statement { return jen.Id(strconv.FormatFloat(f, 'g', -1, 64)) }
-
-// durationCode writes a duration with the largest unit that fits: 90 * time.Second.
-func durationCode(d time.Duration) *jen.Statement {
-	units := []struct {
-		name string
-		d    time.Duration
-	}{
-		{"Hour", time.Hour}, {"Minute", time.Minute}, {"Second", time.Second},
-		{"Millisecond", time.Millisecond}, {"Microsecond", time.Microsecond}, {"Nanosecond", time.Nanosecond},
-	}
-	for _, u := range units {
-		if d%u.d != 0 {
-			continue
-		}
-		if d == u.d {
-			return jen.Qual("time", u.name)
-		}
-		return jen.Id(strconv.FormatInt(int64(d/u.d), 10)).Op("*").Qual("time", u.name)
-	}
-	return jen.Id(strconv.FormatInt(int64(d), 10))
-}
-
-// sizeCode writes a size with the largest unit that fits: 512 * sandboxfn.MiB.
-func sizeCode(n int64) *jen.Statement {
-	units := []struct {
-		name  string
-		shift int
-	}{{"GiB", 30}, {"MiB", 20}, {"KiB", 10}}
-	for _, u := range units {
-		if n == 1<<u.shift {
-			return jen.Qual(sandboxfnPath, u.name)
-		}
-		if n%(1<<u.shift) == 0 {
-			return jen.Id(strconv.FormatInt(n>>u.shift, 10)).Op("*").Qual(sandboxfnPath, u.name)
-		}
-	}
-	return jen.Id(strconv.FormatInt(n, 10))
 }

@@ -107,6 +107,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case f.list:
 		err = list(result, stdout)
 	case f.check:
+		if f.json {
+			stdout = stderr // standard output is JSON and nothing else
+		}
 		return check(f, result, stdout, stderr)
 	default:
 		err = result.Commit()
@@ -122,6 +125,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 // standard output, which is there even when it is empty so that a program can
 // always read it.
 func diagnose(f *flags, result *gen.Result, stdout, stderr io.Writer) error {
+	if f.json && f.list && len(result.Diagnostics) == 0 {
+		return nil // the list is the JSON that was asked for
+	}
 	if !f.json {
 		for _, d := range result.Diagnostics {
 			fmt.Fprintln(stderr, d)

@@ -15,15 +15,15 @@ import (
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 )
 
-// errStartLost wraps the failure to deliver the start event.
-type errStartLost struct{ error }
+// startLostError wraps the failure to deliver the start event.
+type startLostError struct{ error }
 
-func (e errStartLost) Unwrap() error { return e.error }
+func (e startLostError) Unwrap() error { return e.error }
 
 // follow sends what sub reads until the end of p or of ctx.
 func (s *Service) follow(ctx context.Context, p *proc, sub *subscription, silence time.Duration, send func(*pb.ProcessEvent) error) error {
 	if err := send(startEvent(uint32(p.pid))); err != nil {
-		return errStartLost{err}
+		return startLostError{err}
 	}
 	timer := time.NewTimer(silence)
 	defer timer.Stop()
@@ -88,11 +88,11 @@ func sendNext(sub *subscription, send func(*pb.ProcessEvent) error) (sent bool, 
 
 // afterStream decides about a process whose Start stream is over: one that
 // nobody learned of, or that was bound to the stream, ends with it.
-func (s *Service) afterStream(_ context.Context, p *proc, err error, h http.Header) {
+func (s *Service) afterStream(p *proc, err error, h http.Header) {
 	if err == nil || p.collected() {
 		return
 	}
-	lost := errStartLost{}
+	lost := startLostError{}
 	if errors.As(err, &lost) || h.Get(DisconnectHeader) == "kill" {
 		s.killSoon(p)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"net/http"
 	"os"
 	"os/signal"
@@ -89,7 +90,9 @@ type Service struct {
 
 var _ processconnect.ProcessHandler = (*Service)(nil)
 
-// New returns a running service. [Service.Shutdown] ends it.
+// New returns a running service. [Service.Shutdown] ends it. It changes what
+// commands would inherit from this process: ignored signals and descriptors
+// that are not close-on-exec.
 func New(o Options) *Service {
 	if o.Spawner == nil {
 		o.Spawner = plainSpawner
@@ -103,7 +106,16 @@ func New(o Options) *Service {
 		s.reaper = newReaper()
 	}
 	s.unignoreSignals()
+	s.keepDescriptors()
 	return s
+}
+
+// keepDescriptors marks what this process was given, by whoever started it, as
+// not to be handed on to commands. What Go opens is marked already.
+func (s *Service) keepDescriptors() {
+	if err := unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		s.opts.Logger.Warn("inherited descriptors may reach commands", "err", err)
+	}
 }
 
 // unignoreSignals keeps what was ignored when this process was started from
@@ -216,7 +228,7 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 	err = s.follow(ctx, p, sub, keepalive(req.Header()), func(e *pb.ProcessEvent) error {
 		return stream.Send(&pb.StartResponse{Event: e})
 	})
-	s.afterStream(ctx, p, err, req.Header())
+	s.afterStream(p, err, req.Header())
 	if err == nil && p.hitMemoryLimit() {
 		stream.ResponseTrailer().Set(fault.Header, "E3009")
 	}

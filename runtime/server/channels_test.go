@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -114,6 +115,70 @@ func TestChannelRefusals(t *testing.T) {
 	conn.SetReadDeadline(time.Now().Add(5 * time.Second))
 	if _, err := conn.Read(make([]byte, 1)); err != io.EOF {
 		t.Errorf("connection of a failed start: got %v, want EOF", err)
+	}
+}
+
+func TestParkedChannelsEnd(t *testing.T) {
+	r := newRig(t, nil)
+	ended := func(conn net.Conn) bool {
+		conn.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, err := conn.Read(make([]byte, 1))
+		return err == io.EOF
+	}
+	parked := func(id string) *parked {
+		r.channels.mu.Lock()
+		defer r.channels.mu.Unlock()
+		return r.channels.parked[id]
+	}
+	first, _ := openChannel(t, r, testChannel)
+	slot := parked(testChannel)
+	<-slot.ready
+	r.channels.expire(testChannel, slot) // as its timer does
+	if !ended(first) {
+		t.Error("a channel that nobody asked for is still open")
+	}
+	// The id is free again, and a late timer does not touch its next owner.
+	second, resp := openChannel(t, r, testChannel)
+	if resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("got %s", resp.Status)
+	}
+	r.channels.expire(testChannel, slot)
+	if parked(testChannel) == nil {
+		t.Error("a late timer ended the next channel of that id")
+	}
+	if err := r.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if !ended(second) {
+		t.Error("a channel outlived the server")
+	}
+}
+
+// TestChannelOverTCP: the connection need not be a unix socket.
+func TestChannelOverTCP(t *testing.T) {
+	r := newRig(t, nil)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() { _ = r.Serve(l) }) // ends with the rig
+	t.Cleanup(served.Wait)
+	t.Cleanup(func() { l.Close() })
+	conn, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /sandbox/channels/%s HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: sandbox-frames/1\r\n%s: %s\r\n\r\n", testChannel, tokenHeader, testToken)
+	if resp, err := http.ReadResponse(bufio.NewReader(conn), nil); err != nil || resp.StatusCode != http.StatusSwitchingProtocols {
+		t.Fatalf("got %v, %v", resp, err)
+	}
+	if _, err := r.run(t.Context(), sh("echo hello >&3"), process.ChannelHeader, testChannel); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := io.ReadAll(conn); err != nil || string(got) != "hello\n" {
+		t.Errorf("got %q, %v", got, err)
 	}
 }
 

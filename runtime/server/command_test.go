@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -631,6 +632,50 @@ func TestIgnoredSignalsAreNotHandedOn(t *testing.T) {
 	}
 	if want := "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"; res.stdout != want {
 		t.Errorf("got %q", res.stdout)
+	}
+}
+
+func TestCommandsInheritNoDescriptors(t *testing.T) {
+	open, err := os.Open("/etc/passwd") // and whatever else this process has
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	r := newRig(t, nil)
+	res, err := r.run(t.Context(), sh("echo /proc/self/fd/*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range strings.Fields(res.stdout) {
+		got = append(got, filepath.Base(f))
+	}
+	// The shell opens the folder to list it, and may keep a copy of nothing else.
+	if len(got) < 3 || len(got) > 4 || !slices.Equal(got[:3], []string{"0", "1", "2"}) {
+		t.Errorf("a command has the descriptors %v", got)
+	}
+}
+
+func TestSpawnerStartsEverything(t *testing.T) {
+	var mu sync.Mutex
+	var names []string
+	r := newRig(t, func(o *Options) {
+		o.Spawner = func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+			mu.Lock()
+			defer mu.Unlock()
+			names = append(names, name)
+			if !attr.Sys.Setsid || len(attr.Files) != 3 || attr.Dir == "" {
+				t.Errorf("%s: attributes %+v", name, attr)
+			}
+			return os.StartProcess(name, append(argv, "by the spawner"), attr)
+		}
+	})
+	res, err := r.run(t.Context(), &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: "echo"}})
+	if err != nil || res.stdout != "by the spawner\n" {
+		t.Errorf("got %+v, %v", res, err)
+	}
+	if len(names) != 1 || filepath.Base(names[0]) != "echo" || !filepath.IsAbs(names[0]) {
+		t.Errorf("started %v", names)
 	}
 }
 

@@ -60,7 +60,7 @@ func probeRole() error {
 		fmt.Printf("%s|%s|%v", ie.Cause, ie.Step, err)
 		return nil
 	}
-	out, _, err := shell(context.Background(), sb, "id -un; test -x "+sb.Artifacts[a.Digest]+" || echo no artifact; for d in / /usr /usr/local /usr/local/lib /etc/ssl/certs; do touch $d/marker 2>/dev/null && echo wrote to $d; done; ls /usr/local/lib")
+	out, _, err := shell(context.Background(), sb, "for s in HUP INT QUIT ILL TRAP ABRT BUS FPE SEGV SYS TERM KILL STOP; do kill -$s 1; done 2>/dev/null; id -un; test -x "+sb.Artifacts[a.Digest]+" || echo no artifact; for d in / /usr /usr/local /usr/local/lib /etc/ssl/certs; do touch $d/marker 2>/dev/null && echo wrote to $d; done; ls /usr/local/lib")
 	if err != nil {
 		return err
 	}

@@ -33,7 +33,6 @@ const (
 
 // workerHandle is one running worker process.
 type workerHandle interface {
-	kill(ctx context.Context) error     // SIGKILL to all of its tree
 	done() <-chan struct{}              // closed when it has ended and all output is delivered
 	exit() workerExit                   // valid after done
 	delivered() (stdout, stderr uint64) // bytes handed to the callbacks

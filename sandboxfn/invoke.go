@@ -117,12 +117,12 @@ func (s *setup) once(ctx context.Context, p envelope.Payload, result any) (envel
 			if w.settle(s) {
 				w.release(s)
 			} else {
-				w.kill()
+				w.discard()
 			}
 		})
 		return envelope.Decoded{}, v, err
 	default:
-		w.kill()
+		w.discard()
 		return envelope.Decoded{}, v, err
 	}
 	d, err := envelope.DecodeResponse(answer, s.fn.res, knownErrors(), result)
@@ -133,16 +133,6 @@ func (s *setup) once(ctx context.Context, p envelope.Payload, result any) (envel
 		w.release(s)
 	}
 	return d, v, err
-}
-
-// kill ends the worker and everything it has started, at once.
-func (w *poolWorker) kill() {
-	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
-	defer cancel()
-	if err := w.proc.kill(ctx); err != nil {
-		w.pool.set.log.Debug("worker not killed", "err", err) // its sandbox ends anyway
-	}
-	w.discard()
 }
 
 // remaining is how long the function may run: the timeout, or what is left

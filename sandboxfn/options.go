@@ -94,10 +94,11 @@ type Options struct {
 	MaxPayload Bytes   // of arguments, and of results; default 512MiB
 
 	// Stdout and Stderr receive forwarded output; nil means the client's, which
-	// are os.Stdout and os.Stderr unless it says otherwise. They are written to
-	// by one goroutine each, whole lines at a time. A writer that blocks does
-	// not block the function: what it does not take in time is dropped, and the
-	// number of dropped lines is written.
+	// are os.Stdout and os.Stderr unless it says otherwise. Calls that run at
+	// once may share them: whole lines are written, one write at a time. What a
+	// function has written is complete when its call returns. A writer that
+	// blocks does not block the function: beyond 1 MiB, what it does not take in
+	// time is dropped, and the number of dropped lines is written.
 	Stdout, Stderr io.Writer
 }
 

@@ -60,6 +60,7 @@ func newPoolSet(c *Client) *poolSet { return newPools(&sandboxMaker{c}, c.log) }
 
 func newPools(m maker, log *slog.Logger) *poolSet {
 	ps := &poolSet{maker: m, log: log, pools: map[poolKey]*pool{}}
+	// Starts outlive the call that began them, up to the end of the set.
 	ps.life, ps.stop = context.WithCancel(context.Background())
 	return ps
 }
@@ -393,7 +394,8 @@ func (w *poolWorker) discard() {
 	}
 }
 
-// end ends the worker and what holds it.
+// end ends the worker, with everything it has started, and what holds it. It has
+// no context of a call: those may have ended, and nothing may be left behind.
 func (w *poolWorker) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()

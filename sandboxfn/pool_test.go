@@ -106,10 +106,6 @@ func (w *fakeWorker) die(x workerExit) {
 	})
 }
 
-func (w *fakeWorker) kill(context.Context) error {
-	w.die(workerExit{Code: -1, Signal: "killed"})
-	return nil
-}
 func (w *fakeWorker) done() <-chan struct{}       { return w.ended }
 func (w *fakeWorker) exit() workerExit            { return w.status }
 func (w *fakeWorker) delivered() (uint64, uint64) { return 0, 0 }

@@ -176,7 +176,7 @@ func TestSlowReaderDoesNotBlockTheFunction(t *testing.T) {
 	if n, err := f.Call(ctx, "function"); n < 10_000_000 || err != nil {
 		t.Fatal(n, err)
 	}
-	if took := time.Since(begin); took > 8*time.Second {
+	if took := time.Since(begin); took > time.Minute {
 		t.Errorf("the call took %v", took)
 	}
 	<-w.begun

@@ -1,0 +1,5 @@
+//go:build !race
+
+package sandboxtest_test
+
+const raceEnabled = false

@@ -102,7 +102,7 @@ func (s *Service) afterStream(p *proc, err error, h http.Header) {
 func (s *Service) killAt(p *proc, deadline time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.state == nil {
+	if !p.collected() {
 		p.lifetime = time.AfterFunc(time.Until(deadline), func() { s.killSoon(p) })
 	}
 }

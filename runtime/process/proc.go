@@ -37,9 +37,10 @@ type proc struct {
 	kills  func() uint64 // counter of kills at the memory limit; may be nil
 	before uint64        // its value at the start
 
-	mu       sync.Mutex // guards handle against signals after it was collected
+	mu       sync.Mutex // held to signal and to collect: a number that was collected is not ours any more
 	handle   *os.Process
-	state    *os.ProcessState // nil until it was collected
+	state    *os.ProcessState // valid once it was collected
+	lost     error            // why the state is not known then
 	lifetime *time.Timer      // nil without a deadline
 }
 
@@ -48,16 +49,13 @@ type proc struct {
 func (p *proc) reap() {
 	p.mu.Lock()
 	state, err := p.handle.Wait()
-	if err != nil {
-		// Somebody else collected it: the status is lost, the end is not.
-		state = &os.ProcessState{}
-	}
-	p.state = state
+	// When somebody else has collected it the status is lost, the end is not.
+	p.state, p.lost = state, err
 	if p.lifetime != nil {
 		p.lifetime.Stop()
 	}
-	p.mu.Unlock()
 	close(p.done)
+	p.mu.Unlock()
 	for _, pipe := range p.pipes {
 		// Wakes the reader; it looks at done then.
 		_ = pipe.f.SetReadDeadline(time.Unix(1, 0))
@@ -71,8 +69,12 @@ func (p *proc) awaitDeath() {
 	}
 }
 
-// endEvent says how the process ended; state is set.
+// endEvent says how the process ended, once it was collected.
 func (p *proc) endEvent() *pb.ProcessEvent_EndEvent {
+	if p.lost != nil {
+		// Never a success that nobody has seen.
+		return &pb.ProcessEvent_EndEvent{ExitCode: -1, Status: "unknown", Error: proto.String("exit status unknown: " + p.lost.Error())}
+	}
 	end := &pb.ProcessEvent_EndEvent{
 		ExitCode: int32(p.state.ExitCode()),
 		Exited:   p.state.Exited(),
@@ -93,7 +95,7 @@ func (p *proc) endEvent() *pb.ProcessEvent_EndEvent {
 // died of SIGKILL, or tells by its status that a child did, while the counter
 // went up.
 func (p *proc) hitMemoryLimit() bool {
-	if p.kills == nil || p.kills() == p.before {
+	if p.kills == nil || p.lost != nil || p.kills() == p.before {
 		return false
 	}
 	ws, ok := p.state.Sys().(syscall.WaitStatus)
@@ -107,7 +109,7 @@ var errGone = errors.New("process has ended")
 func (p *proc) signal(sig unix.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.state != nil {
+	if p.collected() {
 		return errGone
 	}
 	if err := p.handle.Signal(sig); errors.Is(err, os.ErrProcessDone) {
@@ -122,7 +124,7 @@ func (p *proc) signalGroup(sig unix.Signal) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	// Until it is collected nobody else can have its number.
-	if p.state != nil {
+	if p.collected() {
 		return errGone
 	}
 	return os.NewSyscallError("kill", unix.Kill(-p.pid, sig))

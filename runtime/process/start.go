@@ -1,0 +1,222 @@
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"syscall"
+	"time"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+)
+
+// start starts the program and subscribes to its output. The error is a *notRunnable when it is the
+// program's fault.
+func (l *launch) start(tag *string) (*proc, *subscription, error) {
+	name, err := l.lookPath()
+	if err != nil {
+		return nil, nil, err
+	}
+	p := &proc{
+		config: l.config, tag: tag, serial: l.svc.serial.Add(1),
+		out: newOutput(), done: make(chan struct{}), ended: make(chan struct{}),
+	}
+	ends, err := l.files(p)
+	defer func() {
+		for _, f := range ends[:3] {
+			if f != nil {
+				f.Close()
+			}
+		}
+	}()
+	if err != nil {
+		p.closeFiles()
+		return nil, nil, l.startError(name, err)
+	}
+	// Attached before the start, so nothing is missed.
+	sub := p.out.subscribe()
+	attr := &os.ProcAttr{
+		Dir:   "/proc/self/fd/" + strconv.Itoa(int(l.dir.Fd())),
+		Env:   l.env,
+		Files: ends,
+		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: l.user.Credential()},
+	}
+	argv := append([]string{l.config.GetCmd()}, l.config.GetArgs()...)
+	err = l.svc.spawn(p, name, argv, attr)
+	// A file that was just written is busy for as long as another command, which
+	// was between fork and exec then, holds a copy of the writer's descriptor.
+	for pause := time.Millisecond; errors.Is(err, unix.ETXTBSY) && pause < maxBusy; pause *= 2 {
+		time.Sleep(pause)
+		err = l.svc.spawn(p, name, argv, attr)
+	}
+	if err != nil {
+		p.closeFiles()
+		return nil, nil, l.startError(name, err)
+	}
+	return p, sub, nil
+}
+
+// maxBusy bounds the last pause before a busy program is given up.
+const maxBusy = 100 * time.Millisecond
+
+// files makes the pipes of p and returns the ends of the new process.
+func (l *launch) files(p *proc) (ends []*os.File, err error) {
+	ends = make([]*os.File, 3, 5)
+	if l.stdin {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return ends, err
+		}
+		ends[0], p.in = r, newInput(w)
+	} else {
+		p.in = newInput(nil)
+		if ends[0], err = os.Open(os.DevNull); err != nil {
+			return ends, err
+		}
+	}
+	if l.channel != nil {
+		if p.count, err = newCounter(); err != nil {
+			return ends, err
+		}
+		ends = append(ends, l.channel, p.count.f)
+	}
+	for i := range p.pipes {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return ends, err
+		}
+		ends[1+i] = w
+		if p.pipes[i], err = newPipe(i, r, p.out, p.count, p.done); err != nil {
+			return ends, err
+		}
+	}
+	return ends, nil
+}
+
+func (p *proc) closeFiles() {
+	if p.in != nil {
+		p.in.close()
+	}
+	for _, pipe := range p.pipes {
+		if pipe != nil {
+			pipe.f.Close()
+		}
+	}
+	p.count.close()
+}
+
+// startError explains err of the start of name.
+func (l *launch) startError(name string, err error) error {
+	var already *connect.Error
+	if errors.As(err, &already) {
+		return err
+	}
+	var errno syscall.Errno
+	if !errors.As(err, &errno) {
+		return fault.New(connect.CodeInternal, "E3006", "error starting process '%s': %v", commandLine(l.config), err)
+	}
+	text := func(why string) string { return "'" + l.config.GetCmd() + "': " + why }
+	switch errno {
+	case unix.ENOENT:
+		if l.runnable(name) == nil {
+			return &notRunnable{126, text("bad interpreter: No such file or directory")}
+		}
+		return &notRunnable{127, text("No such file or directory")}
+	case unix.ENOTDIR:
+		return &notRunnable{127, text("Not a directory")}
+	case unix.ELOOP, unix.ENAMETOOLONG:
+		return &notRunnable{127, text(errno.Error())}
+	case unix.EACCES, unix.EISDIR:
+		return &notRunnable{126, text("Permission denied")}
+	case unix.ENOEXEC:
+		return &notRunnable{126, text("Exec format error")}
+	case unix.ETXTBSY:
+		return &notRunnable{126, text("Text file busy")}
+	case unix.E2BIG:
+		return fault.New(connect.CodeInvalidArgument, "E3011", "error starting process '%s': argument list too long", l.config.GetCmd())
+	case unix.EAGAIN, unix.ENOMEM, unix.EMFILE, unix.ENFILE:
+		return fault.New(connect.CodeResourceExhausted, "E3000", "error starting process '%s': %v", l.config.GetCmd(), errno)
+	}
+	return fault.New(connect.CodeInternal, "E3006", "error starting process '%s': %v", l.config.GetCmd(), errno)
+}
+
+// spawn starts the program of p and everything that looks after it.
+func (s *Service) spawn(p *proc, name string, argv []string, attr *os.ProcAttr) error {
+	if s.reaper != nil {
+		s.reaper.starting.RLock()
+		defer s.reaper.starting.RUnlock()
+	}
+	if s.opts.OOMKills != nil {
+		p.kills, p.before = s.opts.OOMKills, s.opts.OOMKills()
+	}
+	// Registered under the lock that Shutdown takes, so it misses no start.
+	s.startMu.RLock()
+	defer s.startMu.RUnlock()
+	if s.closing {
+		return fault.New(connect.CodeUnavailable, "", "server is shutting down")
+	}
+	var err error
+	p.mark, err = s.marker.with(func() (err error) {
+		p.handle, err = s.opts.Spawner(name, argv, attr)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	p.pid = p.handle.Pid
+	if s.reaper != nil {
+		s.reaper.add(p)
+	} else {
+		s.wg.Go(func() {
+			p.awaitDeath()
+			p.reap()
+		})
+	}
+	s.setOOMScore(p.pid)
+	s.table.add(p)
+	complete := make(chan struct{}, outputs)
+	for _, pipe := range p.pipes {
+		s.wg.Go(func() { pipe.run(func() { complete <- struct{}{} }) })
+	}
+	s.wg.Go(func() {
+		for range outputs {
+			<-complete
+		}
+		<-p.done
+		p.count.close()
+		p.out.finish(p.endEvent())
+		close(p.ended)
+		s.table.ended(p)
+	})
+	return nil
+}
+
+// setOOMScore makes the kernel prefer commands over us when memory is short.
+// That it fails where it is not allowed changes nothing else.
+func (s *Service) setOOMScore(pid int) {
+	if n := s.opts.OOMScore; n != 0 {
+		_ = os.WriteFile("/proc/"+strconv.Itoa(pid)+"/oom_score_adj", []byte(strconv.Itoa(n)), 0)
+	}
+}
+
+// killSoon ends the tree of p in the background, for clean-up that nobody waits for.
+func (s *Service) killSoon(p *proc) {
+	s.startMu.RLock()
+	defer s.startMu.RUnlock()
+	if s.closing {
+		return // Shutdown kills everything
+	}
+	s.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
+		defer cancel()
+		if err := p.kill(ctx, s.marker); err != nil && !errors.Is(err, errGone) {
+			s.opts.Logger.Warn("process tree not ended", "pid", p.pid, "err", err)
+		}
+	})
+}

@@ -95,7 +95,8 @@ type analysis struct {
 	// waiting are the compile errors about types that another package's output
 	// declares; the functions that need them are left out.
 	waiting []Diagnostic
-	invalid bool // a function was left out because a type is not valid
+	// invalid are functions that were left out because a type is not valid.
+	invalid []*ast.FuncDecl
 }
 
 func newAnalysis(ctx context.Context, g *generator, d *sourceDir, c *checked) *analysis {
@@ -145,12 +146,17 @@ func (a *analysis) report() {
 			continue
 		}
 		if wanted = a.aboutWanted(e); wanted {
-			if a.invalid && !a.inBody(e.Pos) {
+			if len(a.invalid) > 0 && !a.inBody(e.Pos) {
 				a.waiting = append(a.waiting, Diagnostic{Pos: pos, Code: "G050", Message: oneLine(e.Msg) + "; run sandboxgen for its package first"})
 			}
 			continue
 		}
 		a.faults.list = append(a.faults.list, Diagnostic{Pos: pos, Code: "G050", Message: oneLine(e.Msg)})
+	}
+	if len(a.faults.list)+len(a.waiting) == 0 {
+		for _, decl := range a.invalid { // the checker is told to take anything of C for granted
+			a.faults.add(decl.Name.Pos(), decl.Name.End(), "G021", "%s has a type of package C in its signature, which can't be sent; use Go types", decl.Name.Name)
+		}
 	}
 	a.g.report.list = append(a.g.report.list, a.faults.list...)
 }
@@ -337,7 +343,7 @@ func (a *analysis) function(p *placed) *function {
 	a.travelling(fn)
 	a.checkRules(fn)
 	if !valid {
-		a.invalid = true
+		a.invalid = append(a.invalid, decl)
 	}
 	if !valid || len(a.faults.list) > before {
 		return nil

@@ -68,10 +68,16 @@ func parameterList(fn *function) string {
 type ruleWalker struct {
 	a     *analysis
 	seen  typeutil.Map
+	depth int
 	found bool
 }
 
 func (w *ruleWalker) walk(t types.Type, owner string) {
+	if w.depth == maxDepth {
+		return // does not travel, which is reported
+	}
+	w.depth++
+	defer func() { w.depth-- }()
 	if n, ok := types.Unalias(t).(*types.Named); ok {
 		if w.seen.At(n) != nil {
 			return

@@ -13,12 +13,18 @@ import (
 // anything. It goes through everything a type is made of.
 type traveller struct {
 	a       *analysis
-	subject string                                       // "parameter o of describe"
-	root    string                                       // what paths start with when no type has a name
-	fault   func(code, message string)                   // called for each reason why not
-	seen    typeutil.Map                                 // named types that were looked at
+	subject string                     // "parameter o of describe"
+	root    string                     // what paths start with when no type has a name
+	fault   func(code, message string) // called for each reason why not
+	seen    typeutil.Map               // named types that were looked at
+	depth   int
+	endless bool                                         // depth was reached and reported
 	tagged  func(owner string, f *types.Var, tag string) // called for each field with its whole tag
 }
+
+// maxDepth bounds how deep types may nest: type T[P any] struct{ F *T[[]P] }
+// has no end.
+const maxDepth = 100
 
 // travelling reports what of fn's signature can't be sent.
 func (a *analysis) travelling(fn *function) {
@@ -105,6 +111,15 @@ func (t *traveller) walk(typ types.Type, path string) {
 	if isError(typ) {
 		return
 	}
+	if t.depth == maxDepth {
+		if !t.endless {
+			t.endless = true
+			t.fault("G021", t.subject+" has a type that contains ever new instances, which can't be sent; refer to the type with the same arguments")
+		}
+		return
+	}
+	t.depth++
+	defer func() { t.depth-- }()
 	named, isNamed := types.Unalias(typ).(*types.Named)
 	if isNamed {
 		if t.seen.At(named) != nil {

@@ -49,11 +49,12 @@ func startRun(c *Cmd, stream *envd.Stream, leave func()) *run {
 		r.undo = append(r.undo, t.Stop)
 	}
 	r.undo = append(r.undo, context.AfterFunc(c.sb.life, func() {
-		if c.Detach || c.sb.created {
-			r.leave(context.Cause(c.sb.life))
+		reason := context.Cause(c.sb.life)
+		if c.Detach || errors.Is(reason, ErrKilled) { // the sandbox took it along
+			r.leave(reason)
 			return
 		}
-		r.interrupt(context.Cause(c.sb.life))
+		r.interrupt(reason)
 	}))
 	go func() {
 		defer leave()

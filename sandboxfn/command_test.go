@@ -756,3 +756,37 @@ func TestCmdOfNoSandbox(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Whoever a command runs as, everything about that user agrees.
+func TestUsers(t *testing.T) {
+	sb := localSandbox(t)
+	for _, user := range []string{"", "root"} {
+		cmd := sb.Shell(t.Context(), `echo "$USER $HOME $(pwd)"; echo "$(id -un) $(cd ~; pwd) $HOME"; touch "$HOME/mine"; stat -c %U "$HOME/mine"; id -un; groups`)
+		cmd.User = user
+		out, err := cmd.Output()
+		if user == "root" && errors.Is(err, ErrUserNotAvailable) {
+			continue // the sandbox of a user who may not switch has one user
+		}
+		lines := strings.Split(string(out), "\n")
+		if err != nil || len(lines) < 5 || lines[0] != lines[1] || lines[2] != lines[3] || user != "" && lines[3] != user || lines[4] == "" {
+			t.Errorf("%q: %q, %v", user, out, err)
+		}
+	}
+}
+
+// A command at the memory limit of its sandbox says so, and the sandbox lives.
+func TestMemoryLimit(t *testing.T) {
+	sb := localSandboxWith(t, &CreateOptions{Memory: 256 * MiB})
+	rep, err := sb.Report(t.Context())
+	must(t, err)
+	if rep.Limits["memory"] == "none" || rep.Limits["memory"] == "" {
+		t.Skipf("memory cannot be limited here: %+v", rep.Degraded)
+	}
+	err = sb.Command(t.Context(), "tail", "/dev/zero").Run()
+	if e, ok := errors.AsType[*ExitError](err); !ok || !errors.Is(err, ErrMemoryLimit) || e.Signal != "killed" {
+		t.Errorf("got %v", err)
+	}
+	if out, err := sb.Command(t.Context(), "echo", "ok").Output(); string(out) != "ok\n" || err != nil {
+		t.Errorf("afterwards: %q, %v", out, err)
+	}
+}

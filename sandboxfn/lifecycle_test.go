@@ -158,6 +158,25 @@ func TestClose(t *testing.T) {
 		broken = false
 		must(t, sb.Close())
 	})
+	t.Run("client, detached sandbox", func(t *testing.T) {
+		p := &hostProvider{}
+		c := hostClient(t, p, nil)
+		sb, err := c.Create(t.Context(), &CreateOptions{Detached: true})
+		must(t, err)
+		cmd := sb.Command(t.Context(), "sleep", "100")
+		must(t, cmd.Start())
+		sb.detach() // what closing the client does to it
+		if err := cmd.Wait(); CodeOf(err) != "E5004" {
+			t.Errorf("got %v", err)
+		}
+		again, err := c.Connect(t.Context(), sb.ID(), nil)
+		must(t, err)
+		defer again.Close()
+		waitFor(t, 2*time.Second, "the command ended", func() bool {
+			list, err := again.Processes(t.Context())
+			return err == nil && len(list) == 0
+		})
+	})
 	t.Run("client", func(t *testing.T) {
 		p := &hostProvider{}
 		c := hostClient(t, p, nil)

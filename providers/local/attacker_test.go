@@ -306,7 +306,11 @@ func attackMarkers(a *attacker) {
 		a.refused("change the times of "+f, os.Chtimes(f, time.Unix(0, 0), time.Unix(0, 0)))
 	}
 	// What is shared with the host is a mount that nobody can write through.
+	readOnly := []string{"/", "/dev", "/run/sandbox", "/proc/sys", "/proc/1", "/proc/bus"}
 	for _, m := range ownMounts() {
+		if slices.Contains(readOnly, m.point) && !slices.Contains(m.options, "ro") {
+			a.breach("%s is writable", m.point)
+		}
 		if m.fstype != "tmpfs" && m.fstype != "proc" && m.fstype != "devpts" && !slices.Contains(m.options, "ro") {
 			a.breach("%s (%s) is writable", m.point, m.fstype)
 		}

@@ -15,6 +15,9 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
 	"github.com/agent-sandbox/sandbox-go/sandboxfn"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/sandboxtest"
 )
@@ -195,6 +198,8 @@ var _ = []bool{
 	echo("raw JSON", json.RawMessage(nil), json.RawMessage(`{"a": [1,  2]}`)),
 	echo("null string", sql.NullString{}, sql.NullString{Valid: true}, sql.NullString{String: "x", Valid: true}),
 	echo("null of a type", sql.Null[int64]{V: 1, Valid: true}),
+	echoBy("protocol buffer", func(a, b any) bool { return proto.Equal(a.(proto.Message), b.(proto.Message)) },
+		wrapperspb.String("x"), wrapperspb.String(""), (*wrapperspb.StringValue)(nil)),
 	echoBy("regexp", sameText, regexp.MustCompile(`a+(b|c)`)),
 }
 

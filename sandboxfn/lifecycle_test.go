@@ -71,7 +71,7 @@ func TestGone(t *testing.T) {
 		srv := p.boxes[sb.ID()].srv
 		p.mu.Unlock()
 		must(t, srv.Shutdown(t.Context()))
-		if err := sb.Command(t.Context(), "true").Run(); !errors.Is(err, ErrConnect) {
+		if err := sb.Command(t.Context(), "true").Run(); !errors.Is(err, ErrNetwork) {
 			t.Errorf("got %v", err)
 		}
 	})

@@ -29,12 +29,14 @@ type table struct {
 	mu    sync.Mutex
 	live  map[int]*proc // guarded by mu
 	past  []pastProc    // guarded by mu; oldest first
+	bytes int           // guarded by mu; of the outputs of past
 	timer *time.Timer   // guarded by mu; runs while past is not empty
 }
 
 type pastProc struct {
 	*proc
-	at time.Time
+	at    time.Time
+	bytes int // of its output that are kept
 }
 
 func newTable() *table { return &table{live: map[int]*proc{}} }
@@ -53,7 +55,9 @@ func (t *table) ended(p *proc) {
 	if t.live[p.pid] == p {
 		delete(t.live, p.pid)
 	}
-	t.past = append(t.past, pastProc{p, time.Now()})
+	kept := p.out.kept()
+	t.past = append(t.past, pastProc{p, time.Now(), kept})
+	t.bytes += kept
 	t.trimLocked()
 }
 
@@ -64,21 +68,21 @@ func (t *table) trimLocked() {
 	for n < len(t.past) && now.Sub(t.past[n].at) >= KeepEnded {
 		n++
 	}
+	for _, p := range t.past[:n] {
+		t.bytes -= p.bytes
+	}
 	t.past = slices.Delete(t.past, 0, n)
-	bytes := 0
-	for i := len(t.past) - 1; i >= 0; i-- {
-		if bytes += t.past[i].out.kept(); bytes > maxEndedBytes {
-			t.past[i].out.forget()
-		}
+	for i := 0; i < len(t.past) && t.bytes > maxEndedBytes; i++ {
+		p := &t.past[i]
+		p.out.forget()
+		t.bytes -= p.bytes
+		p.bytes = 0
 	}
-	if t.timer != nil {
-		t.timer.Stop()
-		t.timer = nil
-	}
-	if len(t.past) > 0 {
+	if t.timer == nil && len(t.past) > 0 {
 		t.timer = time.AfterFunc(t.past[0].at.Add(KeepEnded).Sub(now), func() {
 			t.mu.Lock()
 			defer t.mu.Unlock()
+			t.timer = nil
 			t.trimLocked()
 		})
 	}
@@ -92,7 +96,7 @@ func (t *table) close() {
 		t.timer.Stop()
 		t.timer = nil
 	}
-	t.past = nil
+	t.past, t.bytes = nil, 0
 }
 
 // living lists the processes that have not ended, by number.

@@ -73,7 +73,7 @@ var differences = []difference{
 	},
 	{
 		name: "no cross-origin requests",
-		in:   []string{"status", "header Allow"},
+		in:   []string{"status", "body", "header Allow"},
 		at:   at("http-health-metrics-envs", 7),
 	},
 	{

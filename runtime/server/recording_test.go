@@ -163,6 +163,8 @@ func meaning(path string, status int, h http.Header, raw []byte) answer {
 	case contentType == "multipart/byteranges":
 		delete(a, "header Content-Type") // holds a random boundary
 		a["body"] = ranges(raw, params["boundary"])
+	case status >= 400:
+		// The text of an error is ours.
 	default:
 		a["body"] = string(raw)
 	}

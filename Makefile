@@ -61,7 +61,7 @@ bench: ## the benchmarks: ratios to baselines measured in the same run
 generate: ## write everything that is generated
 	$(GO) run ./internal/proto/protogen
 	$(GO) run ./internal/errdoc
-	$(GO) generate ./examples/... ./gen/gentest
+	$(GO) generate ./examples/... ./gen/gentest/... ./internal/acceptance/... ./providers/local
 
 golden: ## rewrite the golden files of the generator
 	$(GO) test ./gen/... -update

@@ -170,7 +170,7 @@ func TestMalformed(t *testing.T) {
 func TestWhatCannotTravel(t *testing.T) {
 	type hidden struct {
 		A int
-		b int
+		b int //lint:ignore U1000 it is there to be refused
 	}
 	type skipped struct {
 		Password string `json:"-"`

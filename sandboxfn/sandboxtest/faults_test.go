@@ -18,6 +18,9 @@ import (
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/sandboxtest"
 )
 
+// noMap stays nil: writing to it panics.
+var noMap map[string]int
+
 type order struct {
 	What string
 	Path string
@@ -45,8 +48,7 @@ func doOrder(ctx context.Context, o order) (string, error) {
 	case "panic with an error":
 		panic(fmt.Errorf("wrapped: %w", errEmpty))
 	case "nil map":
-		var m map[string]int
-		m["x"] = 1
+		noMap["x"] = 1
 	case "goexit":
 		runtime.Goexit()
 	case "exit":

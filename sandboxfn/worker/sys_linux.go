@@ -17,6 +17,8 @@ import (
 // costs two more system calls and a switch for each message.
 type conn struct{ fd int }
 
+func closeOnExec(fd int) { syscall.CloseOnExec(fd) }
+
 func openConn(fd int) (io.ReadWriter, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(fd, &st); err != nil {

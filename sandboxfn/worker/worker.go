@@ -13,7 +13,6 @@ import (
 	"os"
 	"strconv"
 	"sync/atomic"
-	"syscall"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 )
@@ -55,7 +54,7 @@ func takeEnv() settings {
 	}
 	for _, fd := range []string{s.conn, s.counters} {
 		if n, err := strconv.Atoi(fd); err == nil && n > 2 {
-			syscall.CloseOnExec(n)
+			closeOnExec(n)
 		}
 	}
 	return s

@@ -24,7 +24,7 @@ var (
 // DescribeFunc is the handle of [Describe].
 var DescribeFunc = sandboxfn.Declare[[]byte, *Summary](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/examples/declarative/csvstats", Name: "describe", Schema: "9c092e712232618917bde450288527987d9c18d4b3a8e059633a5dddb683e4e0",
-	Params:  []sandboxfn.Param{{"data", "[]byte"}},
+	Params:  []sandboxfn.Param{{Name: "data", Type: "[]byte"}},
 	Options: sandboxfn.Options{Timeout: 30 * time.Second, Memory: 512 * sandboxfn.MiB, Network: "none"},
 })
 
@@ -55,7 +55,6 @@ func init() {
 		sandboxfn.Sentinel("encoding/csv.ErrBareQuote", &csv.ErrBareQuote),
 		sandboxfn.Sentinel("encoding/csv.ErrFieldCount", &csv.ErrFieldCount),
 		sandboxfn.Sentinel("encoding/csv.ErrQuote", &csv.ErrQuote),
-		sandboxfn.Sentinel("encoding/csv.ErrTrailingComma", &csv.ErrTrailingComma),
 		sandboxfn.ErrorType[*csv.ParseError](),
 		sandboxfn.ErrorType[*time.ParseError](),
 	)

@@ -9,6 +9,8 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,6 +24,9 @@ const artifactDir = "/run/sandbox/bin"
 
 // defaultUser runs commands when nobody else is asked for.
 const defaultUser = "user"
+
+// usersInside are those of the synthetic /etc/passwd that can run commands.
+var usersInside = []string{defaultUser, "root"}
 
 // Create makes a sandbox and returns when its runtime answers. Cancelling ctx
 // at any point removes what was made. A repetition with the same RequestID
@@ -42,17 +47,22 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*pr
 	}
 	defer done()
 	reapStrays()
-	if order.requestID != "" {
+	var e *entry
+	var lock *os.File
+	for {
 		if r, ok := t.ended(order.id); ok {
 			if r.Request != order.digest {
 				return nil, otherParameters(order.id)
 			}
 			return nil, t.gone(op, order.id)
 		}
-	}
-	e, lock, err := t.newEntry(order.id)
-	if errors.Is(err, errBusy) {
-		return p.repeated(ctx, t, order)
+		if e, lock, err = t.newEntry(order.id); !errors.Is(err, errBusy) {
+			break
+		}
+		sb, err := p.repeated(ctx, t, order)
+		if !errors.Is(err, errGone) {
+			return sb, err
+		}
 	}
 	if err != nil {
 		return nil, &errdefs.Error{Code: "E2000", Op: op, Message: "make the directory of the sandbox", Err: err}
@@ -69,16 +79,16 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*pr
 // before something is made.
 type order struct {
 	providers.CreateRequest
-	id, digest, requestID string
-	network               string
-	limits                limits
-	mapping               mapKind
-	groups                []cgroupPlan
-	degraded              []providers.Degradation
+	id, digest string
+	network    string
+	limits     limits
+	mapping    mapKind
+	groups     []cgroupPlan
+	degraded   []providers.Degradation
 }
 
 func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*order, error) {
-	o := &order{CreateRequest: req, id: sandboxID(req.RequestID), requestID: req.RequestID, digest: requestDigest(req)}
+	o := &order{CreateRequest: req, id: sandboxID(req.RequestID), digest: requestDigest(req)}
 	if err := checkRequest(&o.CreateRequest); err != nil {
 		return nil, err
 	}
@@ -106,6 +116,11 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 			Message:    "user " + o.User + " is not available: without newuidmap and sub-ids a sandbox has the user " + defaultUser + " only",
 			Suggestion: "install newuidmap and give yourself sub-ids in /etc/subuid and /etc/subgid, or run as root"}
 	}
+	if !slices.Contains(usersInside, o.User) {
+		return nil, &errdefs.Error{Code: "E3008", Op: "create sandbox",
+			Message:    "a sandbox of provider local has no user " + o.User + "; it has " + strings.Join(usersInside, ", "),
+			Suggestion: "leave User empty for " + defaultUser}
+	}
 	host := p.groups()
 	o.degraded = degradations(host, can, exe.how, o)
 	if err := checkRequire(req.Require, o.degraded); err != nil {
@@ -131,7 +146,8 @@ func otherParameters(id string) error {
 		"use a new request id for every creation that is not a repetition")
 }
 
-// repeated answers a request whose sandbox is there already.
+// repeated answers a request whose sandbox is there already. errGone: it was
+// the remains of one that never became ready, and they are gone.
 func (p *Provider) repeated(ctx context.Context, t *tree, o *order) (*providers.Sandbox, error) {
 	const op = "create sandbox"
 	for deadline := time.Now().Add(killLimit); ; {
@@ -143,6 +159,8 @@ func (p *Provider) repeated(ctx context.Context, t *tree, o *order) (*providers.
 			return p.Connect(ctx, o.id, providers.ConnectRequest{})
 		case !errors.Is(absent(err), errGone):
 			return nil, err
+		case t.collectID(o.id) == nil:
+			return nil, errGone
 		case time.Now().After(deadline):
 			return nil, &errdefs.Error{Code: "E2009", Op: op, Message: "another process does not finish making sandbox " + o.id}
 		}

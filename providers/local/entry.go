@@ -63,14 +63,21 @@ type savedState struct {
 // newEntry makes the directory of a sandbox and returns it with its lock held.
 // errBusy means that a sandbox of this id lives or is being made.
 func (t *tree) newEntry(id string) (*entry, *os.File, error) {
+	made := false
 	for range 200 {
 		err := t.boxes.mkdir(id)
 		if err == unix.EEXIST {
-			if err := t.collectID(id); err != nil {
+			err := t.collectID(id)
+			if made && errors.Is(err, errBusy) { // the collector that took ours
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			if err != nil {
 				return nil, nil, err
 			}
 			continue
 		}
+		made = err == nil
 		if err != nil {
 			return nil, nil, &fs.PathError{Op: "mkdir", Path: t.path + "/boxes/" + id, Err: err}
 		}

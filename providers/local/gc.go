@@ -78,6 +78,11 @@ func (t *tree) remove(e *entry, record bool) error {
 			return err
 		}
 	}
+	if confErr == nil && conf.Block >= 0 {
+		if err := releaseLease(t.ids, conf.Block); err != nil {
+			return err
+		}
+	}
 	if record && confErr == nil && stateErr == nil {
 		if err := t.recordEnd(endRecord{ID: e.id, Why: e.endNote(), At: time.Now(), Request: conf.Request}); err != nil {
 			return err
@@ -89,19 +94,14 @@ func (t *tree) remove(e *entry, record bool) error {
 	if err := e.dir.remove(fileLock); err != nil && err != unix.ENOENT {
 		return err
 	}
-	err := unix.Unlinkat(t.boxes.fd(), e.id, unix.AT_REMOVEDIR)
-	switch err {
+	switch err := unix.Unlinkat(t.boxes.fd(), e.id, unix.AT_REMOVEDIR); err {
 	case nil, unix.ENOENT:
-		err = nil
+		return nil
 	case unix.ENOTEMPTY:
-		err = errTaken
+		return errTaken
 	default:
-		err = fmt.Errorf("remove sandbox %s: %w", e.id, err)
+		return fmt.Errorf("remove sandbox %s: %w", e.id, err)
 	}
-	if confErr == nil && conf.Block >= 0 {
-		err = errors.Join(err, releaseLease(t.ids, conf.Block))
-	}
-	return err
 }
 
 // collect removes what all dead sandboxes left, leases and executables that

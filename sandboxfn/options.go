@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"path"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
@@ -212,8 +215,31 @@ func (o Options) check(op string) error {
 		return bad("options CPU, Memory and Disk can't be negative")
 	case o.Log != LogForward && o.Log != LogSlog && o.Log != LogDiscard:
 		return bad("option Log: %q is not one of forward, slog, discard", o.Log)
+	case o.WorkDir != "" && !path.IsAbs(o.WorkDir):
+		return bad("option WorkDir: %q is not absolute", o.WorkDir)
 	case o.MaxPayload < 64*KiB || o.MaxPayload > 16*GiB:
 		return bad("option MaxPayload: %v is out of range 64KiB..16GiB", o.MaxPayload)
 	}
+	for _, name := range slices.Sorted(maps.Keys(o.Env)) {
+		switch {
+		case !isEnvName(name):
+			return bad("option Env: %q is not a name of a variable: letters, digits and _, no digit first", name)
+		case strings.HasPrefix(name, "SANDBOX_"):
+			return bad("option Env: %s is reserved", name)
+		case strings.ContainsRune(o.Env[name], 0):
+			return bad("option Env: the value of %s holds a NUL byte", name)
+		}
+	}
 	return nil
+}
+
+// isEnvName reports whether name has the form that directives accept.
+func isEnvName(name string) bool {
+	for i, r := range name {
+		letter := r == '_' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z'
+		if !letter && (i == 0 || r < '0' || r > '9') {
+			return false
+		}
+	}
+	return name != ""
 }

@@ -174,8 +174,9 @@ func processesIn(ns string) []string {
 	return out
 }
 
-// The client of an attached sandbox is killed: within two seconds no process of
-// the sandbox is left, daemons included, and the next client finds nothing.
+// The client of an attached sandbox is killed: within two seconds, three times
+// that on a busy machine, no process of the sandbox is left, daemons included,
+// and the next client finds nothing.
 func TestClientKilled(t *testing.T) {
 	root := testRoot(t)
 	cmd, id, end := startClient(t, envState+"="+root)
@@ -189,7 +190,7 @@ func TestClientKilled(t *testing.T) {
 	end()
 	killed := time.Now()
 	for len(processesIn(ns)) > 0 {
-		if time.Since(killed) > 2*time.Second {
+		if time.Since(killed) > 6*time.Second {
 			t.Fatalf("alive after %v: %q", time.Since(killed), processesIn(ns))
 		}
 		time.Sleep(5 * time.Millisecond)

@@ -630,8 +630,10 @@ func TestIgnoredSignalsAreNotHandedOn(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "SigBlk:\t0000000000000000\nSigIgn:\t0000000000000000\n"; res.stdout != want {
-		t.Errorf("got %q", res.stdout)
+	// Signals 32 and 33 belong to the C library; Go does not touch them.
+	var blocked, ignored uint64
+	if _, err := fmt.Sscanf(res.stdout, "SigBlk: %x\nSigIgn: %x\n", &blocked, &ignored); err != nil || blocked != 0 || ignored&^(3<<31) != 0 {
+		t.Errorf("got %q, %v", res.stdout, err)
 	}
 }
 

@@ -71,7 +71,7 @@ func serveRig(t testing.TB, s *Server, socket string) *rig {
 	r.files = filesystemconnect.NewFilesystemClient(r.http, "http://sandbox")
 	t.Cleanup(func() {
 		transport.CloseIdleConnections()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := s.Shutdown(ctx); err != nil {
 			t.Errorf("Shutdown: %v", err)

@@ -468,7 +468,7 @@ func TestBigDirectory(t *testing.T) {
 		}
 		start := time.Now()
 		list, err := f.ReadDir(dir)
-		if d := time.Since(start); err != nil || len(list) != n || d > 6*time.Second {
+		if d := time.Since(start); err != nil || len(list) != n || d > 20*time.Second { // 2 s on a quiet machine, without the race detector
 			t.Errorf("got %d in %v, %v", len(list), d, err)
 		}
 		for i := 1; i < len(list); i++ {

@@ -99,7 +99,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 	if o.limits, err = chooseLimits(req.Resources, machineMemory()); err != nil {
 		return nil, err
 	}
-	can, err := probe(ctx)
+	can, err := inspect()
 	if err != nil {
 		return nil, err
 	}

@@ -112,7 +112,7 @@ type inside struct {
 // launch builds a sandbox and returns when its init has called ready. On an
 // error nothing is left: no process, no mount.
 func launch(ctx context.Context, s *launchSpec) (*initProc, error) {
-	host, err := probe(ctx)
+	host, err := inspect()
 	if err != nil {
 		return nil, err
 	}

@@ -5,10 +5,10 @@ package local
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -26,62 +26,39 @@ type probeResult struct {
 	cpus         int
 }
 
-// probed remembers what a probe found out. Who is in turn holds its token, and
-// is waited for only as long as one's own context lasts.
-var probed = struct {
-	turn   chan struct{}
-	result *probeResult
-	err    error
-}{turn: make(chan struct{}, 1)}
-
-// probe really builds a sandbox, one that ends at once, because each step fails
-// separately on real systems. It does so once per process; later calls return
-// the first answer. What is in the way is an [*IsolationError].
-func probe(ctx context.Context) (*probeResult, error) {
-	select {
-	case probed.turn <- struct{}{}:
-	case <-ctx.Done():
-		return nil, fmt.Errorf("create sandbox: %w", context.Cause(ctx))
-	}
-	defer func() { <-probed.turn }()
-	if probed.result != nil || probed.err != nil {
-		return probed.result, probed.err
-	}
-	r, err := look(ctx)
-	if err != nil && !isIsolation(err) {
-		return nil, err // says nothing about the machine
-	}
-	probed.result, probed.err = r, err
-	return r, err
-}
-
-func isIsolation(err error) bool {
-	_, ok := errors.AsType[*IsolationError](err)
-	return ok
-}
-
-func look(ctx context.Context) (*probeResult, error) {
+// inspect looks at what this machine can do, once per process. It builds
+// nothing: whether a sandbox can be built shows when one is, and then the step
+// that is refused is named. Building one more beforehand would take as long
+// again.
+var inspect = sync.OnceValues(func() (*probeResult, error) {
 	if !nsinit.Supported {
 		return nil, &IsolationError{Cause: CausePlatform, Step: "start on " + runtime.GOARCH, Remedy: "use amd64 or arm64, or another provider"}
 	}
 	r := &probeResult{
-		mapping: mappingKind(), landlock: landlockABI(), mountSetattr: true,
+		mapping: mappingKind(), landlock: landlockABI(), mountSetattr: hasMountSetattr(),
 		base: mountBase(), lastCap: lastCap(), cpus: runtime.NumCPU(),
 	}
 	if f, err := detachedTree("/usr", roFlags); err == nil {
 		f.Close()
 		r.clientTrees = true
 	}
-	err := r.try(ctx)
-	if i, ok := errors.AsType[*IsolationError](err); ok && i.Cause == CauseKernel && errors.Is(i.Err, unix.ENOSYS) && !r.clientTrees {
-		// mount_setattr came with Linux 5.12.
-		r.mountSetattr = false
-		err = r.try(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
 	return r, nil
+})
+
+// hasMountSetattr tells whether the kernel knows mount_setattr(2), which came
+// with Linux 5.12. The call itself is made without a mount and fails.
+func hasMountSetattr() bool {
+	return !errors.Is(unix.MountSetattr(-1, "", 0, &unix.MountAttr{}), unix.ENOSYS)
+}
+
+// probe really builds a sandbox, one that ends at once. What is in the way is
+// an [*IsolationError].
+func probe(ctx context.Context) error {
+	r, err := inspect()
+	if err != nil {
+		return err
+	}
+	return r.try(ctx)
 }
 
 // mountBase is a directory that exists everywhere.

@@ -119,6 +119,11 @@ func setting(message string) error {
 // Name is "local".
 func (p *Provider) Name() string { return Name }
 
+// Check reports whether this machine can isolate a sandbox, by really building
+// one, without a server, that ends at once. If not it is E2010, an
+// [*IsolationError] with cause and remedy.
+func (p *Provider) Check(ctx context.Context) error { return probe(ctx) }
+
 // Capabilities says what the provider can do. A lifetime has no maximum.
 func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error) {
 	return providers.Capabilities{

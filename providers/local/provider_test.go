@@ -28,7 +28,7 @@ import (
 // failure.
 func needIsolation(t testing.TB) {
 	t.Helper()
-	_, err := probe(context.Background())
+	err := probe(context.Background())
 	switch {
 	case err == nil:
 	case errors.Is(err, errdefs.ErrIsolation) && os.Getenv("CI") == "":

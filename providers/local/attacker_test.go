@@ -396,6 +396,18 @@ func attackNamespaces(a *attacker) {
 	if b, err := os.ReadFile("/proc/sys/user/max_user_namespaces"); err != nil || strings.TrimSpace(string(b)) != "0" {
 		a.breach("max_user_namespaces is %s, %v", b, err)
 	}
+	// What is charged to the user outside as well.
+	instances := 0
+	for ; instances < 100; instances++ {
+		fd, err := unix.InotifyInit1(unix.IN_CLOEXEC)
+		if err != nil {
+			break
+		}
+		defer unix.Close(fd)
+	}
+	if instances > 16 {
+		a.breach("%d instances of inotify", instances)
+	}
 }
 
 func attackCgroups(a *attacker) {
@@ -526,6 +538,16 @@ func attackProcesses(a *attacker) {
 		}
 		return nil
 	})
+	// The threads of init have names of their own that no directory lists.
+	for tid := 2; tid < 20; tid++ {
+		status, err := os.ReadFile("/proc/" + strconv.Itoa(tid) + "/status")
+		if err != nil || !strings.Contains(string(status), "\nTgid:\t1\n") {
+			continue
+		}
+		if openForWriting("/proc/"+strconv.Itoa(tid)+"/oom_score_adj") == nil {
+			a.breach("oom_score_adj of thread %d of init can be written", tid)
+		}
+	}
 	// One's own children only: what is visible is what runs in the sandbox.
 	names, _ := filepath.Glob("/proc/[0-9]*")
 	for _, n := range names {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"unsafe"
 
@@ -224,7 +225,25 @@ func (p *planner) proc() {
 	p.mount(stepProc, "proc", "proc", "proc", noDevSuid|unix.MS_NOEXEC, "")
 	// While this process may still write there, and before /proc/sys is covered.
 	p.write("proc/sys/user/max_user_namespaces", 0, "0")
+	// These are charged to the user outside as well, who has a few hundred of
+	// them for everything.
+	for _, limit := range userLimits() {
+		p.write("proc/sys/user/"+limit.name, 0, limit.value)
+	}
 }
+
+// userLimits are those of user_namespaces(7) and inotify(7) that this kernel
+// has.
+var userLimits = sync.OnceValue(func() []userLimit {
+	return slices.DeleteFunc([]userLimit{
+		{"max_inotify_instances", "16"}, {"max_inotify_watches", "8192"},
+	}, func(l userLimit) bool {
+		_, err := os.Lstat("/proc/sys/user/" + l.name)
+		return err != nil
+	})
+})
+
+type userLimit struct{ name, value string }
 
 // dev makes /dev, and then covers parts of /proc with its null device.
 func (p *planner) dev(view []viewEntry) {

@@ -28,7 +28,7 @@ func degradations(host *cgroupHost, can *probeResult, exe string, o *order) []pr
 		out = append(out, providers.Degradation{What: what, Why: why, Remedy: remedy})
 	}
 	if host.mechanism(limitMemory) == "" {
-		add("memory", "no control group: "+host.why[limitMemory]+"; memory is sampled ten times a second and the largest command killed above the limit", groupRemedy)
+		add("memory", "no control group: "+host.why[limitMemory]+"; memory is sampled ten times a second and the largest command killed above the limit; files of memfd_create(2) that nobody maps are not seen", groupRemedy)
 	}
 	if host.mechanism(limitPids) == "" {
 		add("pids", "no control group: "+host.why[limitPids]+"; RLIMIT_NPROC limits each user of the sandbox", groupRemedy)

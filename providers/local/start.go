@@ -154,11 +154,15 @@ func (l *launcher) lost(ctx context.Context, p *initProc, err error) error {
 		return cause
 	}
 	p.process.Kill()
-	what := "init of " + l.s.id + " ended"
+	what := "its init ended"
 	if st, werr := p.process.Wait(); werr == nil {
 		what += " (" + st.String() + ")"
 	}
-	return errdefs.Wrap("E2009", "create sandbox", what, err)
+	e := errdefs.Wrap("E2009", "create sandbox", what, err)
+	if path := os.Getenv(envRuntime); path != "" {
+		e.Suggestion = "is " + envRuntime + "=" + path + " a program that imports sandboxfn?"
+	}
+	return e
 }
 
 func controlPair() (*net.UnixConn, *os.File, error) {

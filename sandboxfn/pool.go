@@ -71,7 +71,7 @@ func (ps *poolSet) of(key poolKey) *pool {
 	defer ps.mu.Unlock()
 	p := ps.pools[key]
 	if p == nil {
-		p = &pool{set: ps, workers: map[*poolWorker]struct{}{}}
+		p = &pool{set: ps, workers: map[*poolWorker]struct{}{}, closed: ps.closed}
 		ps.pools[key] = p
 	}
 	return p
@@ -219,10 +219,19 @@ func (p *pool) growLocked(wt *waiter) {
 		}) {
 			stop()
 			cancel()
+			p.refuseLocked() // there will be no worker any more
 			return
 		}
 		p.starting = append(p.starting, l)
 	}
+}
+
+// refuseLocked fails the calls that wait, because the client is closed.
+func (p *pool) refuseLocked() {
+	for _, wt := range p.waiting {
+		wt.ch <- lease{err: errClientClosed()}
+	}
+	p.waiting = nil
 }
 
 // comingLocked is how many workers are being started that calls can hope for.
@@ -427,10 +436,7 @@ func (p *pool) close() {
 		p.sweeper.Stop()
 		p.sweeper = nil
 	}
-	for _, wt := range p.waiting {
-		wt.ch <- lease{err: errClientClosed()}
-	}
-	p.waiting = nil
+	p.refuseLocked()
 	workers := slices.Collect(maps.Keys(p.workers))
 	p.mu.Unlock()
 	var wg sync.WaitGroup

@@ -354,6 +354,25 @@ func TestCloseReportsWhatIsLeft(t *testing.T) {
 	}
 }
 
+// A call on a closed client fails, also when no call before has made its pool.
+func TestFirstCallAfterClose(t *testing.T) {
+	ctx, ps := poolContext(t, &fakeMaker{})
+	old := ps.of(poolKey{unit: "made before"})
+	if err := ps.close(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	old.closed = false // as between the close of the set and that of its pools
+	s := &setup{name: "f", opts: Options{}.withDefaults(), set: ps}
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if _, err := poolDouble.Call(ctx, 1); CodeOf(err) != "E2000" {
+		t.Errorf("call: %v", err)
+	}
+	if _, err := old.get(ctx, s); CodeOf(err) != "E2000" {
+		t.Errorf("pool that is about to be closed: %v", err)
+	}
+}
+
 func TestBackoff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := Backoff{First: time.Second, Max: 5 * time.Second, Factor: 2}

@@ -99,6 +99,7 @@ const (
 	notStarted                // the worker is lost before the call was complete at its end
 	lostCall                  // the worker is lost, the function may have run
 	gaveUp                    // the context ended, or the timeout passed; the function may still run
+	neverSent                 // the timeout passed before the call was complete at the worker's end, which is stuck
 )
 
 // attempt sends a request and waits for the response.
@@ -134,7 +135,13 @@ func (w *workerConn) exchange(ctx context.Context, id uint64, s *setup, p envelo
 	if s.opts.Timeout > 0 {
 		deadline = time.Now().Add(s.opts.Timeout + min(answerTime, s.opts.Grace))
 	}
-	w.conn.SetReadDeadline(deadline)
+	w.mu.Lock()
+	if w.interrupted { // what is to be written must fail at once
+		w.conn.SetReadDeadline(deadline)
+	} else {
+		w.conn.SetDeadline(deadline) // a worker that is stuck takes no arguments
+	}
+	w.mu.Unlock()
 	err := w.w.Write(&frame.Message{Type: frame.Call, ID: id, Body: p.Body, Segments: p.Segments})
 	w.mu.Lock()
 	w.writing = false
@@ -143,6 +150,9 @@ func (w *workerConn) exchange(ctx context.Context, id uint64, s *setup, p envelo
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil, notStarted, ended(ctx, s.name, "while its arguments were sent")
+		}
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return nil, neverSent, errdefs.New("E9013", s.name, "timed out after "+s.opts.Timeout.String()+", while its arguments were sent")
 		}
 		return nil, notStarted, w.lost(s.name, false, err)
 	}

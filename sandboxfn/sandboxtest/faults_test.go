@@ -75,6 +75,8 @@ func doOrder(ctx context.Context, o order) (string, error) {
 	case "wait and answer":
 		<-ctx.Done()
 		return "partial", fmt.Errorf("gave up: %w", ctx.Err())
+	case "stop later":
+		time.AfterFunc(o.For, func() { syscall.Kill(os.Getpid(), syscall.SIGSTOP) })
 	case "deadline":
 		d, ok := ctx.Deadline()
 		return fmt.Sprint(ok, time.Until(d).Round(time.Second)), nil
@@ -254,6 +256,36 @@ func TestTimeoutOption(t *testing.T) {
 	if got, err := obey.Call(dctx, order{What: "deadline"}); got != "true 20s" || err != nil {
 		t.Errorf("the earlier of the two: %q, %v", got, err)
 	}
+}
+
+// The timeout covers the sending of arguments, which a worker that has stopped
+// does not take.
+func TestTimeoutWhileArgumentsAreSent(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	path := filepath.Join(t.TempDir(), "note")
+	if _, err := obey.Call(ctx, order{What: "stop later", For: time.Millisecond}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	begin := time.Now()
+	f := obey.With(sandboxfn.Options{Timeout: 300 * time.Millisecond})
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.Call(ctx, order{What: strings.Repeat("y", 10<<20), Path: path})
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if sandboxfn.CodeOf(err) != "E9013" || !errors.Is(err, sandboxfn.ErrTimeout) {
+			t.Errorf("got %v", err)
+		}
+		if took := time.Since(begin); took > 5*time.Second {
+			t.Errorf("returned after %v", took)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("the call does not return")
+	}
+	workerPid(t, ctx)
 }
 
 func TestCancel(t *testing.T) {

@@ -130,12 +130,35 @@ func (p *proc) signalGroup(sig unix.Signal) error {
 	return os.NewSyscallError("kill", unix.Kill(-p.pid, sig))
 }
 
-// kill ends the whole tree and returns once none of it is left.
-func (p *proc) kill(ctx context.Context, m *marker) error {
-	if err := p.signalGroup(unix.SIGKILL); errors.Is(err, errGone) {
-		return err
+// prey is the tree of p as something to be killed. Of a process that was
+// collected, or where /proc is not to be read, only number and mark are known.
+func (p *proc) prey() *prey {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	y := &prey{leader: task{pid: p.pid}, mark: p.mark, known: map[int]uint64{}}
+	if !p.collected() {
+		if t, ok := readTask(p.pid); ok {
+			y.leader = t
+		}
 	}
-	err := sweep(ctx, func() ([]task, error) { return m.tree(p.pid, p.mark) })
+	return y
+}
+
+// kill ends the whole tree and returns once none of it is left.
+func (p *proc) kill(ctx context.Context) error {
+	if p.collected() {
+		return errGone
+	}
+	y := p.prey()
+	// Nobody dies before all are found: the children of the dead have another
+	// parent, and those that left the session and changed their mark are known
+	// by their parent only.
+	if found, err := y.tree(); err == nil {
+		hold(found, y.tree)
+	}
+	// One that ended by itself in the meantime may have left what is held now.
+	_ = p.signalGroup(unix.SIGKILL)
+	err := sweep(ctx, y.tree)
 	if errors.Is(err, os.ErrNotExist) {
 		// Without /proc the group is all that can be found.
 		return nil

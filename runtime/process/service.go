@@ -167,7 +167,7 @@ func (s *Service) leftovers() ([]task, error) {
 	for _, p := range s.table.living() {
 		if err == nil && p.mark == 0 {
 			var more []task
-			more, err = s.marker.tree(p.pid, 0)
+			more, err = p.prey().tree()
 			out = append(out, more...)
 		}
 	}
@@ -336,7 +336,7 @@ func (s *Service) SendSignal(ctx context.Context, req *connect.Request[pb.SendSi
 func (s *Service) kill(ctx context.Context, p *proc) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
-	return p.kill(ctx, s.marker)
+	return p.kill(ctx)
 }
 
 // Update answers unimplemented: this server has no terminals.

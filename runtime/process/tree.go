@@ -21,8 +21,8 @@ type task struct {
 	dead                 bool   // waits for its parent to collect it
 }
 
-// tasks lists the processes that /proc shows and skip lets pass: reading a
-// state is most of the cost of a sweep.
+// tasks lists the processes that /proc shows and skip, which may be nil, lets
+// pass: reading a state is most of the cost of a sweep.
 func tasks(skip func(pid int) bool) ([]task, error) {
 	d, err := os.Open("/proc")
 	if err != nil {
@@ -37,7 +37,7 @@ func tasks(skip func(pid int) bool) ([]task, error) {
 	var all []task
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
-		if err != nil || pid == self || skip(pid) {
+		if err != nil || pid == self || skip != nil && skip(pid) {
 			continue
 		}
 		if t, ok := readTask(pid); ok {
@@ -98,27 +98,42 @@ func markFromProc(pid int) uint64 {
 	return 0
 }
 
+// prey is one command to be killed as a whole.
+type prey struct {
+	leader task // as it was while it was not collected
+	mark   uint64
+	// known are those found before, by number with the time of start: what lost
+	// its parent to the kill is found again by this alone.
+	known map[int]uint64
+}
+
 // tree finds the living processes of one command: those that carry its mark,
-// and of the unmarked ones those in its session or process group and their
-// descendants. A process with the mark of another command of ours is never one
-// of them, whatever its parent; nor are we.
-func (m *marker) tree(leader int, mark uint64) ([]task, error) {
-	marks := map[int]uint64{}
-	all, err := tasks(func(pid int) bool {
-		marks[pid] = markOf(pid)
-		return m.owns(marks[pid]) && marks[pid] != mark
-	})
+// and, whatever mark they carry, those in its session or process group and the
+// descendants of all these. A process can set its mark to anything, that of
+// another command too, but it cannot join a session, or get a parent, of another
+// command: who is found that way belongs to this one.
+func (p *prey) tree() ([]task, error) {
+	all, err := tasks(nil)
 	if err != nil {
 		return nil, err
 	}
-	return pick(all, leader, func(pid int) bool { return mark != 0 && marks[pid] == mark }), nil
+	found := pick(all, p.leader, func(t task) bool {
+		start, ok := p.known[t.pid]
+		return ok && start == t.start || p.mark != 0 && markOf(t.pid) == p.mark
+	})
+	for _, t := range found {
+		p.known[t.pid] = t.start
+	}
+	return found, nil
 }
 
-// pick is the choice of tree among processes without foreign marks.
-func pick(all []task, leader int, marked func(pid int) bool) []task {
+// pick is the choice of tree.
+func pick(all []task, leader task, known func(task) bool) []task {
+	// Once the last of its session is gone, the number may be somebody else's.
+	reused := slices.ContainsFunc(all, func(t task) bool { return t.pid == leader.pid && t.start != leader.start })
 	in := make(map[int]bool, 4)
 	for _, t := range all {
-		if marked(t.pid) || t.pid == leader || t.sid == leader || t.pgid == leader {
+		if !reused && (t.pid == leader.pid || t.sid == leader.pid || t.pgid == leader.pid) || known(t) {
 			in[t.pid] = true
 		}
 	}

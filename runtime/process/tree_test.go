@@ -3,10 +3,13 @@
 package process
 
 import (
-	"fmt"
 	"os"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 func TestParseStat(t *testing.T) {
@@ -55,18 +58,71 @@ func TestPick(t *testing.T) {
 		{pid: 13, ppid: 1, pgid: 13, sid: 13},              // marked daemon
 		{pid: 14, ppid: 13, pgid: 13, sid: 13},             // its unmarked child
 		{pid: 15, ppid: 1, pgid: 15, sid: 15},              // a stranger
-		{pid: 16, ppid: 10, pgid: 10, sid: 10},             // marked as another command's
+		{pid: 16, ppid: 1, pgid: 16, sid: 16},              // another command
 		{pid: 17, ppid: 10, pgid: 10, sid: 10, dead: true}, // waits to be collected
 		{pid: 18, ppid: 15, pgid: 10, sid: 10},             // in the session, parent outside
 	}
-	all = slices.DeleteFunc(all, func(t task) bool { return t.pid == 16 }) // as tree does with foreign marks
-	got := pick(all, 10, func(pid int) bool { return slices.Contains([]int{10, 11, 13, 17}, pid) })
-	var pids []int
-	for _, g := range got {
-		pids = append(pids, g.pid)
+	for _, c := range []struct {
+		name   string
+		leader task
+		want   []int
+	}{
+		{"living leader", task{pid: 10}, []int{10, 11, 12, 13, 14, 18}},
+		{"number of the leader in use again", task{pid: 10, start: 7}, []int{11, 12, 13, 14}},
+	} {
+		var pids []int
+		for _, g := range pick(all, c.leader, func(t task) bool { return slices.Contains([]int{11, 13, 17}, t.pid) }) {
+			pids = append(pids, g.pid)
+		}
+		if !slices.Equal(pids, c.want) {
+			t.Errorf("%s: got %v, want %v", c.name, pids, c.want)
+		}
 	}
-	if want := []int{10, 11, 12, 13, 14, 18}; fmt.Sprint(pids) != fmt.Sprint(want) {
-		t.Errorf("got %v, want %v", pids, want)
+}
+
+// TestKillFindsChangedMarks: a process that gives itself another mark is still
+// found by its session and parents, and one whose mark it takes is left alone.
+func TestKillFindsChangedMarks(t *testing.T) {
+	s := New(Options{})
+	defer s.Shutdown(t.Context())
+	other, sub := startForTest(t, s, "sleep", "60")
+	defer sub.close()
+	const leaver = `setsid sh -c 'echo $$; exec sleep 60' & wait`
+	for _, c := range []struct {
+		name   string
+		script string // prints the number of the one that hides
+		mark   func(own uint64) uint64
+	}{
+		{"left the session, mark that nobody has", leaver, func(own uint64) uint64 { return own + 77 }},
+		{"left the session, mark of another", leaver, func(uint64) uint64 { return other.mark }},
+		{"left the session, no mark", leaver, func(uint64) uint64 { return unix.RLIM_INFINITY }},
+		{"in the session, mark of another", "sh -c 'sleep 60 & echo $!'; sleep 60", func(uint64) uint64 { return other.mark }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, sub := startForTest(t, s, "sh", "-c", c.script)
+			defer sub.close()
+			if p.mark == 0 {
+				t.Skip("the limit is not free on this machine")
+			}
+			<-sub.wake
+			out, _ := collect(sub)
+			hidden, err := strconv.Atoi(strings.TrimSpace(out[stdout]))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := unix.Prlimit(hidden, unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: c.mark(p.mark), Max: unix.RLIM_INFINITY}, nil); err != nil {
+				t.Fatal(err)
+			}
+			if err := p.kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if left, ok := readTask(hidden); ok && !left.dead {
+				t.Errorf("%+v survived", left)
+			}
+			if other.collected() {
+				t.Error("another command was killed")
+			}
+		})
 	}
 }
 

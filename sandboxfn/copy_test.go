@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 // hostTree makes a tree on this machine.
@@ -140,7 +142,7 @@ func TestCopyFile(t *testing.T) {
 		if out, err := sb.Command(ctx, dir+"/new/f").Output(); string(out) != "hi\n" || err != nil {
 			t.Errorf("got %q, %v", out, err)
 		}
-		back := filepath.Join(t.TempDir(), "g")
+		back := filepath.Join(t.TempDir(), strings.Repeat("g", 255)) // as long as names can be
 		must(t, sb.CopyFrom(ctx, dir+"/new/f", back))
 		if i, err := os.Stat(back); err != nil || i.Mode() != 0o755 {
 			t.Errorf("got %v, %v", i, err)
@@ -215,9 +217,15 @@ func TestExtractStaysInside(t *testing.T) {
 		{"inside up", []*tar.Header{reg("a/../../x")}, false},
 		{"absolute", []*tar.Header{reg("/tmp/x")}, false},
 		{"link up", []*tar.Header{link("l", "../x")}, false},
+		{"link up after a name", []*tar.Header{link("a/b/c/s", "../../.."), link("a/b/c/x", "s/../outside")}, false},
+		{"link at less depth than its name", []*tar.Header{link("a/b/l", "../.."), link("a/b/l/x", "../../outside")}, true}, // l becomes a directory
+		{"link in place of a directory", []*tar.Header{{Name: "a/p/", Typeflag: tar.TypeDir}, link("a/p", ".."), link("a/p/x", "../../outside")}, true},
+		{"hard link of a link at another depth", []*tar.Header{link("a/b/l", "../../in"), {Name: "h", Typeflag: tar.TypeLink, Linkname: "a/b/l"}}, false},
+		{"hard link of a link", []*tar.Header{{Name: "h", Typeflag: tar.TypeLink, Linkname: "l"}, link("l", "a")}, true},
+		{"hard link of itself", []*tar.Header{reg("h"), {Name: "h", Typeflag: tar.TypeLink, Linkname: "h"}}, false},
 		{"link absolute", []*tar.Header{link("l", "/etc")}, false},
 		{"link up from below", []*tar.Header{link("a/l", "../../x")}, false},
-		{"through a link to a link", []*tar.Header{link("l", "."), link("l/m", ".."), reg("m/x")}, false},
+		{"through a link to a link", []*tar.Header{link("l", "."), link("l/m", ".."), reg("m/x")}, true},
 		{"hard link out", []*tar.Header{{Name: "h", Typeflag: tar.TypeLink, Linkname: "../outside"}}, false},
 		{"device", []*tar.Header{{Name: "d", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}}, true},
 		{"huge", []*tar.Header{{Name: "z", Typeflag: tar.TypeReg, Size: 1 << 40}}, false},
@@ -236,7 +244,10 @@ func TestExtractStaysInside(t *testing.T) {
 				must(t, w.WriteHeader(h))
 			}
 			w.Close() // fails for the one that promises more than it holds
-			err = extract(&buf, root, 1<<20)
+			dst := newDestination(root)
+			if err = extract(&buf, dst, anyName, 1<<20); err == nil {
+				err = dst.placeLinks()
+			}
 			if (err == nil) != c.ok {
 				t.Errorf("got %v", err)
 			}
@@ -244,6 +255,7 @@ func TestExtractStaysInside(t *testing.T) {
 				t.Errorf("outside: %v", got)
 			}
 			must(t, filepath.WalkDir(outer, func(p string, d fs.DirEntry, err error) error {
+				staysBelow(t, outer+"/in", p)
 				if err == nil && d.Type()&(fs.ModeDevice|fs.ModeSocket) != 0 {
 					t.Errorf("%s is a device", p)
 				}
@@ -253,6 +265,61 @@ func TestExtractStaysInside(t *testing.T) {
 				return err
 			}))
 		})
+	}
+}
+
+func anyName(string) bool { return true }
+
+// staysBelow fails when p is a link that leads out of dir.
+func staysBelow(t *testing.T, dir, p string) {
+	t.Helper()
+	if _, err := os.Readlink(p); err != nil {
+		return
+	}
+	if to, err := filepath.EvalSymlinks(p); err == nil && to != dir && !strings.HasPrefix(to, dir+"/") {
+		t.Errorf("%s leads to %s", p, to)
+	}
+}
+
+// A sandbox whose tar is replaced cannot make entries that were not listed, nor
+// as many as it likes.
+func TestExtractIsBounded(t *testing.T) {
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	for i := range 100 {
+		must(t, w.WriteHeader(&tar.Header{Name: fmt.Sprintf("junk/d%d/", i), Typeflag: tar.TypeDir, Mode: 0o755}))
+	}
+	must(t, w.WriteHeader(&tar.Header{Name: "listed", Typeflag: tar.TypeReg, Mode: 0o644}))
+	must(t, w.Close())
+	dir := t.TempDir()
+	root, err := os.OpenRoot(dir)
+	must(t, err)
+	defer root.Close()
+	must(t, extract(bytes.NewReader(buf.Bytes()), newDestination(root), func(name string) bool { return name == "listed" }, 1<<20))
+	if got, _ := os.ReadDir(dir); len(got) != 1 || got[0].Name() != "listed" {
+		t.Errorf("got %v", got)
+	}
+	if err := extract(&buf, newDestination(root), anyName, 50*entryCost); errdefs.CodeOf(err) != "E4000" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A directory of the sandbox takes the place of a link that an earlier copy left.
+func TestCopyFromReplacesLinks(t *testing.T) {
+	sb := create(t, hostClient(t, &hostProvider{}, nil), nil)
+	ctx, src, dst := t.Context(), workDir(t, sb)+"/src", filepath.Join(t.TempDir(), "dst")
+	must(t, sb.FS(ctx).MkdirAll(src+"/a", 0))
+	must(t, sb.FS(ctx).Symlink("a", src+"/l"))
+	must(t, sb.CopyFrom(ctx, src, dst))
+	must(t, sb.FS(ctx).Remove(src+"/l"))
+	must(t, sb.FS(ctx).MkdirAll(src+"/l", 0))
+	must(t, sb.FS(ctx).Symlink("../a", src+"/l/m"))
+	must(t, sb.CopyFrom(ctx, src, dst))
+	if got, err := os.Readlink(dst + "/l/m"); got != "../a" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if i, err := os.Lstat(dst + "/l"); err != nil || !i.IsDir() {
+		t.Errorf("got %v, %v", i, err)
 	}
 }
 
@@ -271,9 +338,15 @@ func FuzzExtract(f *testing.F) {
 		root, err := os.OpenRoot(filepath.Join(outer, "in"))
 		must(t, err)
 		defer root.Close()
-		extract(bytes.NewReader(data), root, 1<<20)
+		dst := newDestination(root)
+		extract(bytes.NewReader(data), dst, anyName, 1<<20)
+		dst.placeLinks()
 		if got, err := os.ReadDir(outer); err != nil || len(got) != 1 {
 			t.Errorf("outside: %v, %v", got, err)
 		}
+		filepath.WalkDir(outer, func(p string, d fs.DirEntry, err error) error {
+			staysBelow(t, outer+"/in", p)
+			return nil
+		})
 	})
 }

@@ -58,13 +58,13 @@ func (sb *Sandbox) copyFileFrom(f *FS, remote, local string, info fs.FileInfo) e
 		return err
 	}
 	defer src.Close()
-	dir, base := filepath.Split(local)
-	tmp, err := os.CreateTemp(filepath.Clean(dir+"."), "."+base+".*")
+	// The name of the file may be as long as names can be: it is no part of this one.
+	tmp, err := os.CreateTemp(filepath.Dir(local), ".copy-*")
 	if err != nil {
 		return err
 	}
 	defer os.Remove(tmp.Name())
-	_, err = io.Copy(tmp, src)
+	_, err = io.Copy(tmp, bounded(src, remote, allowance(info.Size())))
 	err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Close())
 	if err != nil {
 		return err
@@ -89,15 +89,19 @@ func (sb *Sandbox) receive(f *FS, p string, root *os.Root, there map[string]item
 	byName := func(a, b item) int { return strings.Compare(a.name, b.name) }
 	slices.SortFunc(dirs, byName)
 	slices.SortFunc(files, byName)
+	dst := newDestination(root)
 	for _, d := range dirs {
-		if err := root.MkdirAll(d.name, 0o755); err != nil {
+		if err := dst.dir(d.name); err != nil {
 			return err
 		}
 	}
 	var err error
 	if len(files) > 0 {
-		if err = sb.receiveTar(f.ctx, p, root, files, len(files) == len(there)-len(dirs)); errors.Is(err, ErrCommandNotFound) {
-			err = f.receiveEach(p, root, files)
+		if err = sb.receiveTar(f.ctx, p, dst, files, there); errors.Is(err, ErrCommandNotFound) {
+			err = f.receiveEach(p, dst, files)
+		}
+		if err == nil {
+			err = dst.placeLinks()
 		}
 	}
 	for _, d := range slices.Backward(dirs) { // last, as a mode may forbid to write
@@ -115,14 +119,22 @@ func localItem(name string, i fs.FileInfo) item {
 // argumentBudget is safely below what execve(2) takes.
 const argumentBudget = 512 << 10
 
-// receiveTar lets the sandbox's tar pack files.
-func (sb *Sandbox) receiveTar(ctx context.Context, p string, root *os.Root, files []item, all bool) error {
+// receiveTar lets the sandbox's tar pack files, which are some of there.
+func (sb *Sandbox) receiveTar(ctx context.Context, p string, dst *destination, files []item, there map[string]item) error {
 	args := []string{"-c", "-f", "-", "-C", p, "--"}
 	budget := argumentBudget
 	for _, it := range files {
 		budget -= len(it.name) + 16
 	}
-	if all || budget < 0 {
+	others := 0
+	var size int64
+	for _, it := range there {
+		size = max(size, size+it.size) // stays where it would overflow
+		if !it.mode.IsRegular() && it.mode&fs.ModeSymlink == 0 {
+			others++
+		}
+	}
+	if len(files)+others == len(there) || budget < 0 {
 		args = append(args, ".")
 	} else {
 		for _, it := range files {
@@ -138,7 +150,7 @@ func (sb *Sandbox) receiveTar(ctx context.Context, p string, root *os.Root, file
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	got := extract(out, root, allowance(files))
+	got := extract(out, dst, func(name string) bool { _, ok := there[name]; return ok }, allowance(size)+int64(len(there))*entryCost)
 	if got != nil {
 		cmd.Process.Kill()
 	}
@@ -153,22 +165,48 @@ func (sb *Sandbox) receiveTar(ctx context.Context, p string, root *os.Root, file
 	return err
 }
 
-// allowance is how many bytes a copy of files may take here: what the listing
-// said, with room for files that grow. It keeps a sandbox from filling the disk
-// with something that was never asked for.
-func allowance(files []item) int64 {
-	n := int64(64 << 20)
-	for _, it := range files {
-		if n += 2 * it.size; n < 0 {
-			return math.MaxInt64
-		}
+// entryCost is what an entry of an archive counts for beside its content.
+const entryCost = 4 << 10
+
+// allowance is how many bytes a copy of files of that size may take here: what
+// was said of them, with room for files that grow. It keeps a sandbox from
+// filling the disk with something that was never asked for.
+func allowance(size int64) int64 {
+	const room = 64 << 20
+	if size > (math.MaxInt64-room)/4 {
+		return math.MaxInt64 / 2
 	}
-	return n
+	return room + 2*max(size, 0)
 }
 
-// extract unpacks an archive that a sandbox wrote below root, up to budget
-// bytes of content.
-func extract(r io.Reader, root *os.Root, budget int64) error {
+// tooMuch is the error of what exceeds its allowance.
+func tooMuch(name string) error {
+	return errdefs.New("E4000", "copy", "the sandbox sends far more than it listed; stopped at "+quoted(name))
+}
+
+// bounded is r that fails after n bytes.
+func bounded(r io.Reader, name string, n int64) io.Reader {
+	return &boundedReader{r: r, name: name, left: n}
+}
+
+type boundedReader struct {
+	r    io.Reader
+	name string
+	left int64
+}
+
+func (b *boundedReader) Read(p []byte) (int, error) {
+	n, err := b.r.Read(p)
+	if b.left -= int64(n); b.left < 0 {
+		return 0, tooMuch(b.name)
+	}
+	return n, err
+}
+
+// extract unpacks an archive that a sandbox wrote, up to budget bytes. What was
+// not listed is passed over: it came later, or was never there. Links wait for
+// placeLinks.
+func extract(r io.Reader, dst *destination, listed func(string) bool, budget int64) error {
 	tr := tar.NewReader(r)
 	for {
 		h, err := tr.Next()
@@ -187,45 +225,100 @@ func extract(r io.Reader, root *os.Root, budget int64) error {
 			return escape(h.Name)
 		}
 		// A header may promise exabytes of zeros that are not in the archive.
-		if budget -= h.Size; budget < 0 {
-			return errdefs.New("E4004", "copy", "the sandbox sends far more than it listed; stopped at "+quoted(name))
+		if budget -= entryCost; budget < h.Size {
+			return tooMuch(name)
 		}
-		if err := extractOne(tr, h, name, root); err != nil {
+		budget -= h.Size
+		if !listed(name) {
+			continue
+		}
+		if err := dst.add(tr, h, name); err != nil {
 			return err
 		}
 	}
 }
 
-func extractOne(r io.Reader, h *tar.Header, name string, root *os.Root) error {
+// destination is a directory of this machine that a tree is copied to. Links are
+// made last, so that nothing of the copy goes through one.
+type destination struct {
+	root *os.Root
+
+	mu    sync.Mutex
+	dirs  map[string]bool // guarded by mu; made, and reached through no link
+	links []link          // guarded by mu
+}
+
+// link is a link to be made; a hard one leads to a name of the destination.
+type link struct {
+	name, target string
+	hard         bool
+}
+
+func newDestination(root *os.Root) *destination {
+	return &destination{root: root, dirs: map[string]bool{".": true}}
+}
+
+func (d *destination) add(r io.Reader, h *tar.Header, name string) error {
 	switch h.Typeflag {
 	case tar.TypeDir:
-		return root.MkdirAll(name, 0o755)
+		return d.dir(name)
 	case tar.TypeReg:
-		return placeFile(r, h.Size, fs.FileMode(h.Mode).Perm(), h.ModTime, name, root)
+		return d.file(r, h.Size, fs.FileMode(h.Mode).Perm(), h.ModTime, name)
 	case tar.TypeSymlink:
-		return placeLink(h.Linkname, name, root)
+		return d.link(link{name: name, target: h.Linkname})
 	case tar.TypeLink:
-		old := strings.TrimPrefix(h.Linkname, "./")
-		if !fs.ValidPath(old) {
-			return escape(h.Linkname)
-		}
-		root.Remove(name)
-		return root.Link(old, name)
+		return d.link(link{name: name, target: strings.TrimPrefix(h.Linkname, "./"), hard: true})
 	}
 	return nil // devices and sockets are not copied
 }
 
-// placeFile writes a file below root, never through a link.
-func placeFile(r io.Reader, size int64, perm fs.FileMode, mtime time.Time, name string, root *os.Root) error {
-	if dir := path.Dir(name); dir != "." {
-		if err := root.MkdirAll(dir, 0o755); err != nil {
+// dir makes a directory and its parents. A link in its place, of an earlier copy
+// or the user's, gives way: what is below a link is somewhere else.
+func (d *destination) dir(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.dirLocked(name)
+}
+
+func (d *destination) dirLocked(name string) error {
+	if d.dirs[name] {
+		return nil
+	}
+	if err := d.dirLocked(path.Dir(name)); err != nil {
+		return err
+	}
+	if i, err := d.root.Lstat(name); err == nil && i.Mode()&fs.ModeSymlink != 0 {
+		if err := d.root.Remove(name); err != nil {
 			return err
 		}
 	}
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if err := d.root.MkdirAll(name, 0o755); err != nil {
 		return err
 	}
-	w, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	d.dirs[name] = true
+	return nil
+}
+
+// clear makes room for an entry that is no directory.
+func (d *destination) clear(name string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err := d.dirLocked(path.Dir(name)); err != nil {
+		return err
+	}
+	delete(d.dirs, name)
+	if err := d.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// file writes a file, never through a link.
+func (d *destination) file(r io.Reader, size int64, perm fs.FileMode, mtime time.Time, name string) error {
+	if err := d.clear(name); err != nil {
+		return err
+	}
+	w, err := d.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -236,23 +329,83 @@ func placeFile(r io.Reader, size int64, perm fs.FileMode, mtime time.Time, name 
 	if err = errors.Join(err, w.Chmod(perm), w.Close()); err != nil {
 		return err
 	}
-	return root.Chtimes(name, mtime, mtime)
+	return d.root.Chtimes(name, mtime, mtime)
 }
 
-// placeLink makes a link whose text stays below root.
-func placeLink(target, name string, root *os.Root) error {
-	if path.IsAbs(target) || !fs.ValidPath(path.Join(path.Dir(name), target)) {
-		return escape(name + " -> " + target)
+// link takes note of a link that stays inside.
+func (d *destination) link(l link) error {
+	if l.hard && !fs.ValidPath(l.target) || !l.hard && leadsOut(l.name, l.target) {
+		return escape(l.name + " -> " + l.target)
 	}
-	if dir := path.Dir(name); dir != "." {
-		if err := root.MkdirAll(dir, 0o755); err != nil {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.links = append(d.links, l)
+	return nil
+}
+
+// leadsOut reports whether a link of that name may lead out of the tree that it
+// is in. The way up must come first: after a name it may start anywhere, for the
+// name may be a link itself. When all links go up no further than they are deep
+// and then only down, no sequence of them leaves the tree.
+func leadsOut(name, target string) bool {
+	if path.IsAbs(target) {
+		return true
+	}
+	depth, down := strings.Count(name, "/"), false
+	for part := range strings.SplitSeq(target, "/") {
+		switch {
+		case part == "" || part == ".":
+		case part != "..":
+			down = true
+		case down || depth == 0:
+			return true
+		default:
+			depth--
+		}
+	}
+	return false
+}
+
+// placeLinks makes the links. Their parents are directories: dir sees to it, and
+// leadsOut relies on it.
+func (d *destination) placeLinks() error {
+	slices.SortStableFunc(d.links, func(a, b link) int { // a hard link may be to a symbolic one
+		switch {
+		case a.hard == b.hard:
+			return 0
+		case a.hard:
+			return 1
+		}
+		return -1
+	})
+	for _, l := range d.links {
+		if err := d.placeLink(l); err != nil {
 			return err
 		}
 	}
-	if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	return nil
+}
+
+func (d *destination) placeLink(l link) error {
+	if l.hard {
+		if target, err := d.root.Readlink(l.target); err == nil {
+			// The same text at another depth may lead out.
+			if leadsOut(l.name, target) {
+				return escape(l.name + " -> " + target)
+			}
+			l = link{name: l.name, target: target}
+		}
+	}
+	if l.hard && l.name == l.target {
+		return escape(l.name)
+	}
+	if err := d.clear(l.name); err != nil {
 		return err
 	}
-	return root.Symlink(target, name)
+	if l.hard {
+		return d.root.Link(l.target, l.name)
+	}
+	return d.root.Symlink(l.target, l.name)
 }
 
 func escape(name string) error {
@@ -260,7 +413,7 @@ func escape(name string) error {
 }
 
 // receiveEach fetches files one by one, a few at a time.
-func (f *FS) receiveEach(p string, root *os.Root, files []item) error {
+func (f *FS) receiveEach(p string, dst *destination, files []item) error {
 	const parallel = 8
 	work := make(chan item)
 	failed := make([]error, parallel)
@@ -270,7 +423,7 @@ func (f *FS) receiveEach(p string, root *os.Root, files []item) error {
 	for i := range parallel {
 		wg.Go(func() {
 			for it := range work {
-				if failed[i] = f.receiveOne(ctx, p, root, it); failed[i] != nil {
+				if failed[i] = f.receiveOne(ctx, p, dst, it); failed[i] != nil {
 					cancel()
 					return
 				}
@@ -290,22 +443,22 @@ feed:
 	return errors.Join(errors.Join(failed...), f.ctx.Err())
 }
 
-func (f *FS) receiveOne(ctx context.Context, p string, root *os.Root, it item) error {
+func (f *FS) receiveOne(ctx context.Context, p string, dst *destination, it item) error {
 	from := strings.TrimSuffix(p, "/") + "/" + it.name
 	if it.mode&fs.ModeSymlink != 0 {
 		target, err := f.Readlink(from)
 		if err != nil {
 			return err
 		}
-		return placeLink(target, it.name, root)
+		return dst.link(link{name: it.name, target: target})
 	}
 	if it.size == 0 {
-		return placeFile(bytes.NewReader(nil), 0, it.mode.Perm(), it.time, it.name, root)
+		return dst.file(bytes.NewReader(nil), 0, it.mode.Perm(), it.time, it.name)
 	}
 	body, err := f.sb.envd.ReadFile(ctx, from, 0, -1)
 	if err != nil {
 		return err
 	}
 	defer body.Close()
-	return placeFile(body, body.Size, it.mode.Perm(), it.time, it.name, root)
+	return dst.file(bounded(body, it.name, allowance(it.size)), body.Size, it.mode.Perm(), it.time, it.name)
 }

@@ -52,7 +52,8 @@ type workerConn struct {
 
 	out, err *sink
 
-	limit atomic.Int64 // bytes of the next message from the worker
+	limit    atomic.Int64 // bytes of the next message from the worker
+	deadline time.Time    // of the call, by its timeout; zero: it has none
 
 	mu          sync.Mutex
 	id          uint64 // of the call; guarded by mu
@@ -84,7 +85,7 @@ func (w *workerConn) hello(ctx context.Context) (*envelope.Hello, error) {
 	}
 	switch {
 	case err != nil:
-		return nil, w.lost("", false, err)
+		return nil, w.lost(ctx, "", false, err)
 	case m.Type != frame.Hello:
 		return nil, errdefs.New("E9005", "hello", "the worker's first message is not a hello")
 	}
@@ -131,15 +132,15 @@ func (w *workerConn) attempt(ctx context.Context, s *setup, p envelope.Payload) 
 }
 
 func (w *workerConn) exchange(ctx context.Context, id uint64, s *setup, p envelope.Payload) (*frame.Message, verdict, error) {
-	var deadline time.Time
+	w.deadline = time.Time{}
 	if s.opts.Timeout > 0 {
-		deadline = time.Now().Add(s.opts.Timeout + min(answerTime, s.opts.Grace))
+		w.deadline = time.Now().Add(s.opts.Timeout + min(answerTime, s.opts.Grace))
 	}
 	w.mu.Lock()
 	if w.interrupted { // what is to be written must fail at once
-		w.conn.SetReadDeadline(deadline)
+		w.conn.SetReadDeadline(w.deadline)
 	} else {
-		w.conn.SetDeadline(deadline) // a worker that is stuck takes no arguments
+		w.conn.SetDeadline(w.deadline) // a worker that is stuck takes no arguments
 	}
 	w.mu.Unlock()
 	err := w.w.Write(&frame.Message{Type: frame.Call, ID: id, Body: p.Body, Segments: p.Segments})
@@ -154,7 +155,7 @@ func (w *workerConn) exchange(ctx context.Context, id uint64, s *setup, p envelo
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil, neverSent, errdefs.New("E9013", s.name, "timed out after "+s.opts.Timeout.String()+", while its arguments were sent")
 		}
-		return nil, notStarted, w.lost(s.name, false, err)
+		return nil, notStarted, w.lost(ctx, s.name, false, err)
 	}
 	if interrupted { // between the last byte and now: nobody has told the worker
 		w.tellCancel(ctx, id, s.opts.Grace)
@@ -164,7 +165,7 @@ func (w *workerConn) exchange(ctx context.Context, id uint64, s *setup, p envelo
 	case err == nil:
 		return m, answered, nil
 	case !errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, lostCall, w.lost(s.name, true, err)
+		return nil, lostCall, w.lost(ctx, s.name, true, err)
 	case ctx.Err() != nil:
 		return nil, gaveUp, ended(ctx, s.name, "while the function ran")
 	}
@@ -219,7 +220,7 @@ func (w *workerConn) tellCancel(ctx context.Context, id uint64, grace time.Durat
 // settle waits, after a call was given up, for what is left of its grace. It
 // reports whether the function has returned, so that the worker can be used
 // again.
-func (w *workerConn) settle(s *setup) bool {
+func (w *workerConn) settle(ctx context.Context, s *setup) bool {
 	w.conn.SetDeadline(time.Now().Add(s.opts.Grace - min(answerTime, s.opts.Grace)))
 	m, err := w.next(w.id)
 	if err != nil {
@@ -227,6 +228,7 @@ func (w *workerConn) settle(s *setup) bool {
 	}
 	w.conn.SetDeadline(time.Time{})
 	d, err := envelope.DecodeResponse(envelope.Payload{Body: m.Body, Segments: m.Segments}, s.fn.res, knownErrors(), s.fn.newResult())
+	w.deliver(ctx, d.Counters) // before another call has the worker, with other writers
 	return err == nil && d.Outcome != envelope.Panicked
 }
 
@@ -237,9 +239,9 @@ func (w *workerConn) deliver(ctx context.Context, c envelope.Counters) {
 	if stdout >= c.Stdout && stderr >= c.Stderr && w.out.idle() && w.err.idle() {
 		return
 	}
-	// What has been printed belongs to the call, also when its context ends now.
-	ctx = context.WithoutCancel(ctx)
-	for stdout < c.Stdout || stderr < c.Stderr {
+	ctx, cancel := w.lastOutput(ctx)
+	defer cancel()
+	for (stdout < c.Stdout || stderr < c.Stderr) && ctx.Err() == nil {
 		before := stdout + stderr
 		step, cancel := context.WithTimeout(ctx, outputTime)
 		w.proc.waitDelivered(step, c.Stdout, c.Stderr)
@@ -248,12 +250,41 @@ func (w *workerConn) deliver(ctx context.Context, c envelope.Counters) {
 			break // it does not move any more
 		}
 	}
-	w.out.flush()
-	w.err.flush()
+	w.out.flush(ctx)
+	w.err.flush(ctx)
+}
+
+// showOutput gives the writers a moment for what a call that was given up has
+// printed so far.
+func (w *workerConn) showOutput(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerTime)
+	defer cancel()
+	w.out.flush(ctx)
+	w.err.flush(ctx)
+}
+
+// lastOutput returns a context for the wait for output. It ends a little after
+// ctx, because what has been printed belongs to the call also when its context
+// ends now, and a little after the call's timeout: a function that has left
+// something that prints for ever, or counts what it never printed, must not
+// keep the caller.
+func (w *workerConn) lastOutput(ctx context.Context) (context.Context, context.CancelFunc) {
+	out := context.WithoutCancel(ctx)
+	var cancel context.CancelFunc
+	if w.deadline.IsZero() {
+		out, cancel = context.WithCancel(out)
+	} else {
+		out, cancel = context.WithDeadline(out, w.deadline.Add(outputTime))
+	}
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(outputTime, cancel) })
+	return out, func() {
+		stop()
+		cancel()
+	}
 }
 
 // lost describes the end of the worker, for which it waits a little.
-func (w *workerConn) lost(name string, started bool, err error) *WorkerLostError {
+func (w *workerConn) lost(ctx context.Context, name string, started bool, err error) *WorkerLostError {
 	e := &WorkerLostError{Func: name, Started: started, ExitCode: -1}
 	w.conn.Close()
 	timer := time.NewTimer(exitTime)
@@ -268,8 +299,10 @@ func (w *workerConn) lost(name string, started bool, err error) *WorkerLostError
 		e.Err = err
 	}
 	e.Stderr = w.err.last()
-	w.out.flush()
-	w.err.flush()
+	ctx, cancel := w.lastOutput(ctx)
+	defer cancel()
+	w.out.flush(ctx)
+	w.err.flush(ctx)
 	return e
 }
 

@@ -113,8 +113,9 @@ func (s *setup) once(ctx context.Context, p envelope.Payload, result any) (envel
 	switch v {
 	case answered:
 	case gaveUp:
+		w.showOutput(ctx)
 		s.set.spawn(func() {
-			if w.settle(s) {
+			if w.settle(ctx, s) {
 				w.release(s)
 			} else {
 				w.discard()

@@ -56,11 +56,11 @@ func (w *poolWorker) outputTo(s *setup, out, stderr *sink) {
 		have **target
 		want *target
 	}{{out, &w.stdout, ts.get(s.stdout)}, {stderr, &w.stderr, ts.get(s.stderr)}} {
+		x.sink.direct(x.want) // first: it may need to hold the other
 		if *x.have != nil {
 			ts.put(*x.have)
 		}
 		*x.have = x.want
-		x.sink.direct(x.want)
 	}
 }
 

@@ -2,6 +2,7 @@ package sandboxfn
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"io"
 	"log/slog"
@@ -30,7 +31,9 @@ type sink struct {
 	cond    sync.Cond // of mu; anything below has changed
 	to      *target   // guarded by mu; nil before the first call
 	buf     []byte    // guarded by mu; not written yet
-	busy    bool      // guarded by mu; a write is in progress
+	earlier []rest    // guarded by mu; what goes elsewhere before buf is written
+	queued  uint64    // guarded by mu; bytes that have ever been in buf
+	written uint64    // guarded by mu; of those
 	flushed bool      // guarded by mu; the last line may go without its end
 	dropped int       // guarded by mu; lines
 	midline bool      // guarded by mu; the end of a dropped line is still to come
@@ -46,15 +49,41 @@ func newSink(name string) *sink {
 	return s
 }
 
+// rest is output that was there when the target changed.
+type rest struct {
+	to   *target // held for it
+	text []byte
+}
+
 // direct makes later output go to t. What is there already goes where it
-// belonged, unless there was nowhere yet.
+// belonged, also a line without an end, unless there was nowhere yet.
 func (s *sink) direct(t *target) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.to != t {
-		s.to = t
-		s.cond.Broadcast()
+	if s.to == t {
+		return
 	}
+	if s.to != nil && len(s.buf) > 0 {
+		n := len(s.buf)
+		text := bytes.Clone(s.buf)
+		s.buf = s.buf[:0]
+		text = s.noteDropped(text)
+		s.queued += uint64(len(text) - n)
+		s.to.hold()
+		s.earlier = append(s.earlier, rest{s.to, text})
+	}
+	s.midline = false // its beginning went elsewhere
+	s.to = t
+	s.cond.Broadcast()
+}
+
+// waitingLocked is how many bytes are not with a writer yet.
+func (s *sink) waitingLocked() int {
+	n := len(s.buf)
+	for _, r := range s.earlier {
+		n += len(r.text)
+	}
+	return n
 }
 
 // take is the callback of the worker's stream. It waits while the writer makes
@@ -63,15 +92,16 @@ func (s *sink) take(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keepTail(b)
-	if len(s.buf) == 0 && !s.busy {
+	if s.written == s.queued {
 		s.moved = time.Now()
 	}
 	for len(b) > 0 && !s.closed {
-		room := maxBuffered - len(s.buf)
+		room := maxBuffered - s.waitingLocked()
 		if room > 0 && !s.midline {
 			n := min(room, len(b))
 			s.buf = append(s.buf, b[:n]...)
 			b = b[n:]
+			s.queued += uint64(n)
 			s.flushed = false
 			s.cond.Broadcast()
 			continue
@@ -89,6 +119,7 @@ func (s *sink) drop(b []byte) []byte {
 		s.dropped++
 		if n := len(s.buf); n > 0 && s.buf[n-1] != '\n' {
 			s.buf = append(s.buf, '\n') // what comes next is another line
+			s.queued++
 		}
 	}
 	n := bytes.IndexByte(b, '\n') + 1
@@ -116,33 +147,62 @@ func (s *sink) run() {
 	defer s.mu.Unlock()
 	var out []byte
 	for {
-		n := s.ready()
-		if n == 0 {
+		var t *target
+		var n int
+		if t, out, n = s.nextLocked(out[:0]); t == nil {
 			if s.closed {
 				return
 			}
 			s.cond.Wait()
 			continue
 		}
-		t := s.to
-		out = append(out[:0], s.buf[:n]...)
-		s.buf = append(s.buf[:0], s.buf[n:]...)
-		if s.dropped > 0 {
-			if len(s.buf) == 0 && out[len(out)-1] != '\n' {
-				out = append(out, '\n')
-			}
-			out = fmt.Appendf(out, "[sandboxfn: %d lines of %s dropped: the reader is too slow]\n", s.dropped, s.name)
-			s.dropped = 0
-		}
-		s.busy = true
 		s.cond.Broadcast()
 		s.mu.Unlock()
 		t.write(out)
+		t.letGo()
 		s.mu.Lock()
-		s.busy = false
+		s.written += uint64(n)
 		s.moved = time.Now()
 		s.cond.Broadcast()
 	}
+}
+
+// nextLocked appends what is written next to out. It returns for whom it is,
+// held, and how many bytes of what was queued it is; no target means that there
+// is nothing.
+func (s *sink) nextLocked(out []byte) (*target, []byte, int) {
+	if len(s.earlier) > 0 {
+		r := &s.earlier[0]
+		t, n := r.to, min(len(r.text), maxWrite)
+		out = append(out, r.text[:n]...)
+		if r.text = r.text[n:]; len(r.text) > 0 {
+			t.hold()
+		} else {
+			s.earlier = append(s.earlier[:0], s.earlier[1:]...)
+		}
+		return t, out, n
+	}
+	n := s.ready()
+	if n == 0 {
+		return nil, out, 0
+	}
+	out = append(out, s.buf[:n]...)
+	s.buf = append(s.buf[:0], s.buf[n:]...)
+	s.to.hold()
+	return s.to, s.noteDropped(out), n
+}
+
+// noteDropped says after out how many lines are missing there.
+func (s *sink) noteDropped(out []byte) []byte {
+	if s.dropped == 0 {
+		return out
+	}
+	if len(s.buf) == 0 && out[len(out)-1] != '\n' {
+		out = append(out, '\n')
+	}
+	out = fmt.Appendf(out, "[sandboxfn: %d lines of %s dropped: the reader is too slow]\n", s.dropped, s.name)
+	s.dropped = 0
+	return out
 }
 
 // ready is how much may be written now: whole lines, unless there is a reason
@@ -160,16 +220,24 @@ func (s *sink) ready() int {
 }
 
 // flush waits until everything taken so far is written, also a line without an
-// end. It gives up on a writer that makes no progress.
-func (s *sink) flush() {
+// end, but not for what comes meanwhile. It gives up on a writer that makes no
+// progress, and when ctx ends.
+func (s *sink) flush(ctx context.Context) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.flushed = true; len(s.buf) == 0 && !s.busy {
+	goal := s.queued
+	if s.flushed = true; s.written >= goal {
 		return
 	}
 	s.cond.Broadcast()
+	stop := context.AfterFunc(ctx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.cond.Broadcast()
+	})
+	defer stop()
 	begin := time.Now()
-	for (len(s.buf) > 0 || s.busy) && s.to != nil {
+	for s.written < goal && s.to != nil && ctx.Err() == nil {
 		s.flushed = true
 		last := s.moved
 		if last.Before(begin) {
@@ -201,7 +269,7 @@ func (s *sink) waitLocked(d time.Duration) bool {
 func (s *sink) idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return len(s.buf) == 0 && !s.busy
+	return s.written == s.queued
 }
 
 // last is the end of everything taken so far.
@@ -231,7 +299,24 @@ func (s *sink) close() {
 type target struct {
 	mu   sync.Mutex
 	w    io.Writer
-	uses int // guarded by the targets that hold it
+	set  *targets // nil: it is in none
+	uses int      // guarded by set.mu
+}
+
+// hold keeps t in its set, so that nobody writes to the same writer beside it,
+// until letGo.
+func (t *target) hold() {
+	if t.set != nil {
+		t.set.mu.Lock()
+		defer t.set.mu.Unlock()
+		t.uses++
+	}
+}
+
+func (t *target) letGo() {
+	if t.set != nil {
+		t.set.put(t)
+	}
 }
 
 func (t *target) write(b []byte) {
@@ -249,7 +334,7 @@ type targets struct {
 // get returns the target of w. It is given back with put.
 func (ts *targets) get(w io.Writer) *target {
 	if !reflect.ValueOf(w).Comparable() {
-		return &target{w: w, uses: 1}
+		return &target{w: w, set: ts, uses: 1}
 	}
 	ts.mu.Lock()
 	defer ts.mu.Unlock()
@@ -258,7 +343,7 @@ func (ts *targets) get(w io.Writer) *target {
 		if ts.m == nil {
 			ts.m = map[io.Writer]*target{}
 		}
-		t = &target{w: w}
+		t = &target{w: w, set: ts}
 		ts.m[w] = t
 	}
 	t.uses++

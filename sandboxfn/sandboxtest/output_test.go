@@ -56,6 +56,17 @@ var shout = declare("shout", func(_ context.Context, how string) (int, error) {
 	case "one line":
 		os.Stdout.Write(bytes.Repeat([]byte("y"), 1<<20))
 		os.Stderr.WriteString("no end")
+	case "for ever":
+		line := bytes.Repeat([]byte("spam spam spam\n"), 4000)
+		go func() {
+			for {
+				os.Stdout.Write(line)
+			}
+		}()
+		time.Sleep(100 * time.Millisecond)
+	case "partial":
+		fmt.Print("partial")
+		time.Sleep(600 * time.Millisecond)
 	case "print":
 		fmt.Println("hello")
 		fmt.Fprintln(os.Stderr, "hello, errors")
@@ -233,5 +244,58 @@ func TestLogModes(t *testing.T) {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("records %q do not hold %q", log.String(), want)
 		}
+	}
+}
+
+// sluggish makes progress, a little at a time.
+type sluggish struct{}
+
+func (sluggish) Write(b []byte) (int, error) {
+	time.Sleep(20 * time.Millisecond)
+	return len(b), nil
+}
+
+// A call does not wait for the end of output that has none.
+func TestOutputWithoutEnd(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	f := shout.With(sandboxfn.Options{Stdout: sluggish{}, Timeout: 30 * time.Second})
+	done := make(chan error, 1)
+	go func() {
+		_, err := f.Call(ctx, "for ever")
+		done <- err
+	}()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal("the call does not return")
+	}
+}
+
+// What a call has printed goes to its own writer, also when it was given up in
+// the middle of a line and another call has the worker.
+func TestOutputOfCallGivenUp(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	a, _, oa := capture(sandboxfn.Options{Grace: 5 * time.Second, Workers: sandboxfn.Workers{Max: 1}})
+	b, _, ob := capture(sandboxfn.Options{Workers: sandboxfn.Workers{Max: 1}})
+	fb := shout.With(ob)
+	if _, err := fb.Call(ctx, "nothing"); err != nil { // the start of a worker is not what is measured
+		t.Fatal(err)
+	}
+	actx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if _, err := shout.With(oa).Call(actx, "partial"); sandboxfn.CodeOf(err) != "E9013" {
+		t.Errorf("got %v", err)
+	}
+	if got := a.String(); got != "partial" {
+		t.Errorf("when the call returned: %q", got)
+	}
+	if _, err := fb.Call(ctx, "print"); err != nil {
+		t.Fatal(err)
+	}
+	if a.String() != "partial" || b.String() != "hello\n" {
+		t.Errorf("got %q and %q", a, b)
 	}
 }

@@ -152,7 +152,7 @@ func (t *traveller) walk(typ types.Type, path string) {
 	case *types.Struct:
 		t.structure(u, typ, path)
 	case *types.Chan:
-		t.refuse(typ, path, "use iter.Seq2[T, error]")
+		t.refuse(typ, path, "use a slice")
 	case *types.Signature:
 		t.refuse(typ, path, "a function is not data")
 	case *types.Interface:
@@ -165,7 +165,7 @@ func (t *traveller) walk(typ types.Type, path string) {
 func (t *traveller) named(n *types.Named, typ types.Type, path string) bool {
 	if pkg := n.Obj().Pkg(); pkg != nil {
 		if p := pkg.Path(); p == "sync" || p == "sync/atomic" {
-			t.refuse(typ, path, "keep it in an unexported field of a class")
+			t.refuse(typ, path, `keep it out of the value, or tag the field sandbox:"-" to leave it behind`)
 			return true
 		}
 	}

@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -98,6 +100,14 @@ func (m machine) cause(step string, errno syscall.Errno) (Cause, string) {
 	case denied && m.isMount(step):
 		return CauseMount, "run the container with a security profile that allows mounts in a user namespace (docker: --security-opt apparmor=unconfined --security-opt seccomp=unconfined), or choose the docker or a remote provider"
 	}
+	return otherCause(errno)
+}
+
+// otherCause is for what no row above knows.
+func otherCause(errno syscall.Errno) (Cause, string) {
+	if errno == unix.EMFILE || errno == unix.ENFILE {
+		return CauseOther, "let this process open more files: ulimit -n 1024"
+	}
 	return CauseOther, "see the cause; another provider does not need it"
 }
 
@@ -119,7 +129,8 @@ func (m machine) isMount(step string) bool {
 func (m machine) cloneCause(errno syscall.Errno) (Cause, string) {
 	switch errno {
 	case unix.ENOSPC, unix.EUSERS:
-		return CauseUserNamespaceLimit, fmt.Sprintf("%s is %s: raise it with sysctl -w %s=15000, also in each user namespace that this process runs in", sysctlMaxUser, orUnknown(m.sysctl(sysctlMaxUser)), sysctlMaxUser)
+		limit := m.lowNamespaceLimit()
+		return CauseUserNamespaceLimit, fmt.Sprintf("%s is %s: raise it with sysctl -w %s=15000, also in each user namespace that this process runs in", limit, orUnknown(m.sysctl(limit)), limit)
 	case unix.EPERM, unix.EACCES:
 		if m.sysctl(sysctlClone) == "0" {
 			return CauseUserNamespaceSysctl, fmt.Sprintf("%s is 0: set it with sysctl -w %s=1, or run as root", sysctlClone, sysctlClone)
@@ -130,7 +141,20 @@ func (m machine) cloneCause(errno syscall.Errno) (Cause, string) {
 	case unix.ENOENT:
 		return CauseOther, "mount a procfs at /proc for this process, too: init is executed through it"
 	}
-	return CauseOther, "see the cause; another provider does not need it"
+	return otherCause(errno)
+}
+
+// lowNamespaceLimit names the limit on namespaces that is the lowest: ENOSPC
+// does not say which one was reached.
+func (m machine) lowNamespaceLimit() string {
+	lowest, value := sysctlMaxUser, math.MaxInt
+	for _, kind := range []string{"user", "mnt", "pid", "net", "ipc", "uts", "cgroup"} {
+		name := "user.max_" + kind + "_namespaces"
+		if v, err := strconv.Atoi(m.sysctl(name)); err == nil && v < value {
+			lowest, value = name, v
+		}
+	}
+	return lowest
 }
 
 func orUnknown(s string) string {

@@ -184,7 +184,7 @@ func chooseLimits(r providers.Resources, machine int64) (limits, error) {
 	var err error
 	check := func(name, unit string, v, lo, hi int64) {
 		if err == nil && v != 0 && (v < lo || v > hi) {
-			err = badOption(fmt.Sprintf("%s %d %s is out of range: %d to %d on this machine", name, v, unit, lo, hi), "")
+			err = badOption(fmt.Sprintf("%s %d %s is out of range: %d to %d %s on this machine", name, v, unit, lo, hi, unit), "")
 		}
 	}
 	check("cpu", "thousandths of a processor", r.CPUMilli, minCPUMilli, int64(runtime.NumCPU())*1000)

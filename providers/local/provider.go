@@ -292,7 +292,7 @@ func cancelled(ctx context.Context, op string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		code = "E5002"
 	}
-	return &errdefs.Error{Code: code, Op: op, Message: "given up", Err: context.Cause(ctx)}
+	return &errdefs.Error{Code: code, Op: op, Message: "given up before the sandbox was ready", Err: context.Cause(ctx)}
 }
 
 // answerLimit bounds how long init may take for an answer about itself.

@@ -69,11 +69,17 @@ func (e *Error) Is(target error) bool {
 	return e.Code == t.Code || t.Code.isClass() && e.Code.Class() == t.Code
 }
 
-// Hint is the suggestion of this error, or else the default of its code; empty
-// when there is none.
+// Hint is what the reader can do about this error: its own suggestion, or else
+// the hint of the [*Error] that caused it, or else the default of its code.
+// Empty when there is none.
 func (e *Error) Hint() string {
 	if e.Suggestion != "" {
 		return e.Suggestion
+	}
+	if cause, ok := errors.AsType[*Error](e.Err); ok {
+		if hint := cause.Hint(); hint != "" {
+			return hint
+		}
 	}
 	return e.Code.Suggestion()
 }

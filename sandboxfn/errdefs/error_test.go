@@ -63,4 +63,8 @@ func TestErrorText(t *testing.T) {
 	if e.Hint() == "" || CodeOf(fmt.Errorf("a: %w", e)) != "E2020" || CodeOf(errors.New("b")) != "" {
 		t.Error("hint or code lost")
 	}
+	outer := Wrap("E9015", "call f", "step create", fmt.Errorf("wrapped: %w", &Error{Code: "E8007", Suggestion: "chmod 700 it"}))
+	if got := outer.Hint(); got != "chmod 700 it" {
+		t.Errorf("hint of the cause: %q", got)
+	}
 }

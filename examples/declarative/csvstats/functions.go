@@ -135,8 +135,9 @@ func moments(numbers []float64) *Numbers {
 	for _, n := range numbers {
 		squares += (n - mean) * (n - mean)
 	}
+	middle := (numbers[(len(numbers)-1)/2] + numbers[len(numbers)/2]) / 2
 	return &Numbers{
-		Min: numbers[0], Median: numbers[len(numbers)/2], Max: numbers[len(numbers)-1],
+		Min: numbers[0], Median: middle, Max: numbers[len(numbers)-1],
 		Mean: mean, StdDev: math.Sqrt(squares / float64(len(numbers))),
 	}
 }

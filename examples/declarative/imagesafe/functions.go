@@ -20,7 +20,7 @@ import (
 
 // maxPixels bounds what is decoded, so that a small file that claims to be a
 // huge picture is refused before it is unpacked.
-const maxPixels = 50_000_000
+const maxPixels = 16_000_000
 
 // Thumbnail is a shrunken picture.
 type Thumbnail struct {
@@ -41,7 +41,7 @@ func (e *TooLargeError) Error() string {
 // than max pixels.
 //
 //sandbox:func
-//sandbox:with check.data=required check.max=min=1,max=4096
+//sandbox:with check.data=min=1 check.max=min=1,max=4096
 func shrink(ctx context.Context, data []byte, max int) (*Thumbnail, error) {
 	header, format, err := image.DecodeConfig(bytes.NewReader(data))
 	if err != nil {

@@ -36,7 +36,7 @@ var ShrinkFunc = sandboxfn.Declare[ShrinkArgs, *Thumbnail](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/examples/declarative/imagesafe", Name: "shrink", Schema: "dfa4d1c3cb606a87e153018e291371c1627ab88f845242abd8c424a34250cbb0",
 	Params:   []sandboxfn.Param{{Name: "data", Type: "[]byte"}, {Name: "max", Type: "int"}},
 	Options:  sandboxfn.Options{Timeout: 20 * time.Second, Memory: 512 * sandboxfn.MiB, Network: "none"},
-	Validate: validate.Args("data", "required", "max", "min=1,max=4096"),
+	Validate: validate.Args("data", "min=1", "max", "min=1,max=4096"),
 })
 
 // Shrink decodes a picture and scales it down so that neither side is longer

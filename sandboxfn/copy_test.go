@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -322,6 +324,40 @@ func TestCopyFromReplacesLinks(t *testing.T) {
 		t.Errorf("got %v, %v", i, err)
 	}
 }
+
+// A file that says it is empty and has no end fills neither disk nor memory.
+func TestEndlessFile(t *testing.T) {
+	sb := create(t, hostClient(t, &hostProvider{}, nil), nil)
+	ctx, dir, back := t.Context(), workDir(t, sb), t.TempDir()
+	must(t, sb.FS(ctx).MkdirAll(dir, 0))
+	must(t, sb.FS(ctx).Symlink("/proc/self/pagemap", dir+"/result"))
+	if err := sb.CopyFrom(ctx, dir+"/result", back+"/result"); err == nil {
+		t.Error("it was copied")
+	}
+	if got, _ := os.ReadDir(back); len(got) != 0 {
+		t.Errorf("left: %v", got)
+	}
+	if data, err := sb.FS(ctx).ReadFile(dir + "/result"); err == nil || len(data) > 64<<20 {
+		t.Errorf("read %d bytes, %v", len(data), err)
+	}
+	// Servers of others do not stop by themselves.
+	n, err := io.Copy(io.Discard, bounded(endless{}, "x", 1<<20))
+	if errdefs.CodeOf(err) != "E4000" || n > 1<<20 {
+		t.Errorf("got %d, %v", n, err)
+	}
+	if n, err := io.Copy(io.Discard, bounded(strings.NewReader("four"), "x", 4)); n != 4 || err != nil {
+		t.Errorf("got %d, %v", n, err)
+	}
+	for size, want := range map[int64]int64{-1: 64 << 20, 0: 64 << 20, 1 << 40: 64<<20 + 2<<40, math.MaxInt64: math.MaxInt64 / 2} {
+		if got := allowance(size); got != want {
+			t.Errorf("of %d: got %d, want %d", size, got, want)
+		}
+	}
+}
+
+type endless struct{}
+
+func (endless) Read(p []byte) (int, error) { return len(p), nil }
 
 func FuzzExtract(f *testing.F) {
 	var buf bytes.Buffer

@@ -79,6 +79,7 @@ func (f *FS) ReadFile(name string) ([]byte, error) {
 	}
 	defer body.Close()
 	// A size that a server promises decides no allocation beyond a first guess.
+	limit := allowance(0)
 	data := make([]byte, 0, min(max(body.Size, 512), 1<<20)+1)
 	for {
 		if len(data) == cap(data) {
@@ -88,6 +89,18 @@ func (f *FS) ReadFile(name string) ([]byte, error) {
 		data = data[:len(data)+n]
 		if err == io.EOF {
 			return data, nil
+		}
+		if err == nil && body.Size < 0 && int64(len(data)) > limit {
+			// Bounded by what the file says of itself, asked for only where it matters.
+			e, serr := f.sb.envd.Stat(f.ctx, p)
+			if serr == nil && e.Target != "" {
+				e, serr = f.sb.envd.Stat(f.ctx, e.Target)
+			}
+			if err = serr; err == nil {
+				if limit = allowance(e.Size); int64(len(data)) > limit {
+					err = tooMuch(name)
+				}
+			}
 		}
 		if err != nil {
 			return data, f.fail("read", name, err)

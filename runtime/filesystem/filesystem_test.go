@@ -3,7 +3,10 @@
 package filesystem
 
 import (
+	"io"
+	"math"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -83,6 +86,40 @@ func TestMetadataFrom(t *testing.T) {
 		}
 	}
 }
+
+// Some files of /proc have no end: they are cut, and the client can tell.
+func TestUnsizedIsBounded(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		size int64
+		cut  bool
+	}{
+		{"small", 10_000, false},
+		{"as much as is allowed", maxUnsized, false},
+		{"more", maxUnsized + 1, true},
+		{"without end", math.MaxInt64, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				copyUnsized(w, io.LimitReader(zeros{}, c.size))
+			}))
+			defer srv.Close()
+			resp, err := http.Get(srv.URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer resp.Body.Close()
+			n, err := io.Copy(io.Discard, resp.Body)
+			if n > maxUnsized || (err != nil) != c.cut || !c.cut && n != c.size {
+				t.Errorf("got %d bytes, %v", n, err)
+			}
+		})
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func FuzzHeaders(f *testing.F) {
 	f.Add("gzip;q=0.5, identity;q=0", "Kind", "value")

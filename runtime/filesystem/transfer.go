@@ -22,6 +22,10 @@ import (
 // stallTimeout ends a download whose client takes nothing for so long.
 const stallTimeout = 60 * time.Second
 
+// maxUnsized bounds what is sent of a file that says 0 for its size. Some files
+// of /proc, such as pagemap, have no end that anybody would wait for.
+const maxUnsized = 16 << 20
+
 // Transfer serves GET and POST of /files.
 func (s *Service) Transfer() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -97,7 +101,8 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request, u *account.Us
 }
 
 // copyUnsized answers files that have content but say 0 for their size, as
-// those of /proc do. It reports false when there was nothing to read.
+// those of /proc do, up to maxUnsized. It reports false when there was nothing to
+// read.
 func copyUnsized(w http.ResponseWriter, f io.Reader) bool {
 	first := make([]byte, 4<<10)
 	n, _ := f.Read(first)
@@ -107,12 +112,21 @@ func copyUnsized(w http.ResponseWriter, f io.Reader) bool {
 	w.Header().Set("Content-Type", http.DetectContentType(first[:n]))
 	if _, err := w.Write(first[:n]); err == nil {
 		// The status is sent; what goes wrong now cuts the answer short.
-		if _, err := io.Copy(w, f); err != nil {
+		sent, err := io.Copy(w, io.LimitReader(f, maxUnsized-int64(n)))
+		if err == nil && sent == maxUnsized-int64(n) {
+			if more, _ := f.Read(first); more > 0 {
+				err = errTooLong
+			}
+		}
+		if err != nil {
 			panic(http.ErrAbortHandler)
 		}
 	}
 	return true
 }
+
+// errTooLong never reaches a client: the answer is cut short.
+var errTooLong = errors.New("more content than a file without a size may have")
 
 // refusesIdentity reports whether the request rules out an answer without
 // compression, RFC 9110 section 12.5.3.

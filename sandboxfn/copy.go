@@ -9,7 +9,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -260,22 +259,22 @@ func (f *FS) sendParts(p, local string, items []item) error {
 	var files []envd.Part
 	modes := map[string][]string{}
 	for _, it := range items {
-		to := path.Join(p, it.name)
+		to := strings.TrimSuffix(p, "/") + "/" + it.name // path.Join would make "~" of "./~"
 		switch {
 		case it.mode.IsDir():
 			if err := f.sb.envd.MakeDir(f.ctx, to); err != nil && !errors.Is(err, fs.ErrExist) {
 				return err
 			}
-			modes[octal(it.mode)] = append(modes[octal(it.mode)], to)
+			modes[octal(it.mode)] = append(modes[octal(it.mode)], operand(to))
 		case it.mode&fs.ModeSymlink != 0:
 			f.sb.envd.Remove(f.ctx, to)
-			if err := f.tool("ln", "-s", "-T", "--", it.target, to); err != nil {
+			if err := f.tool("ln", "-s", "-T", "--", it.target, operand(to)); err != nil {
 				return err
 			}
 		default:
 			name := filepath.Join(local, filepath.FromSlash(it.name))
 			files = append(files, envd.Part{Path: to, Open: func() (io.ReadCloser, error) { return os.Open(name) }})
-			modes[octal(it.mode)] = append(modes[octal(it.mode)], to)
+			modes[octal(it.mode)] = append(modes[octal(it.mode)], operand(to))
 		}
 	}
 	odd := func(p envd.Part) bool { return strings.ContainsAny(p.Path, "\r\n") } // no head of a part can hold these

@@ -126,7 +126,7 @@ func (f *FS) target(op, name string, flag int) (string, error) {
 // claim makes an empty file that must not exist yet. Only open(2) can decide
 // that, so a shell of the sandbox does it.
 func (f *FS) claim(p string) error {
-	return f.tool("/bin/sh", "-c", `mkdir -p -- "$(dirname -- "$1")" && set -C && : > "$1"`, "sh", p)
+	return f.tool("/bin/sh", "-c", `mkdir -p -- "$(dirname -- "$1")" && set -C && : > "$1"`, "sh", operand(p))
 }
 
 // put replaces the file p, so that nobody sees a part of it.
@@ -189,7 +189,7 @@ func (f *FS) applyMode(p string, perm fs.FileMode) error {
 	if unixMode(e.Mode) == unixMode(perm) {
 		return nil
 	}
-	return f.tool("chmod", octal(perm), "--", p)
+	return f.tool("chmod", octal(perm), "--", operand(p))
 }
 
 // partName is a name beside p that nothing else has, within the 255 bytes that
@@ -431,7 +431,7 @@ func (f *FS) append(name string, flag int, perm fs.FileMode) (*File, error) {
 	}
 	// The shell opens the file before it says so: from then on nothing but the
 	// writing itself can fail.
-	cmd := f.sb.Command(f.ctx, "/bin/sh", "-c", `exec >> "$1" && echo ok >&2 && exec cat`, "sh", p)
+	cmd := f.sb.Command(f.ctx, "/bin/sh", "-c", `exec >> "$1" && echo ok >&2 && exec cat`, "sh", operand(p))
 	cmd.Dir, cmd.Env = "~", []string{"LC_ALL=C"}
 	ready, _ := cmd.StderrPipe()
 	in, _ := cmd.StdinPipe()

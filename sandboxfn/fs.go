@@ -222,7 +222,7 @@ func (f *FS) Remove(name string) error {
 	}
 	p, _ := f.path("remove", name)
 	if e.Mode.IsDir() {
-		return f.fail("remove", name, f.tool("rmdir", "--", p))
+		return f.fail("remove", name, f.tool("rmdir", "--", operand(p)))
 	}
 	return f.fail("remove", name, f.sb.envd.Remove(f.ctx, p))
 }
@@ -259,7 +259,7 @@ func (f *FS) Chmod(name string, mode fs.FileMode) error {
 	if err != nil {
 		return err
 	}
-	return f.fail("chmod", name, f.tool("chmod", octal(mode), "--", p))
+	return f.fail("chmod", name, f.tool("chmod", octal(mode), "--", operand(p)))
 }
 
 // Chtimes sets the times of last access and modification; a zero time leaves
@@ -280,7 +280,7 @@ func (f *FS) Chtimes(name string, atime, mtime time.Time) error {
 			continue
 		}
 		stamp := fmt.Sprintf("@%d.%09d", t.at.Unix(), t.at.Nanosecond())
-		if err := f.tool("touch", "-c", t.flag, "-d", stamp, "--", p); err != nil {
+		if err := f.tool("touch", "-c", t.flag, "-d", stamp, "--", operand(p)); err != nil {
 			return f.fail("chtimes", name, err)
 		}
 	}
@@ -296,7 +296,7 @@ func (f *FS) Symlink(oldname, newname string) error {
 	if oldname == "" || strings.Contains(oldname, "\x00") || !utf8.ValidString(oldname) {
 		return f.fail("symlink", newname, coded("E4006", "the target is empty, holds a NUL byte or is not valid UTF-8", syscall.EINVAL))
 	}
-	return f.fail("symlink", newname, f.tool("ln", "-s", "-T", "--", oldname, p))
+	return f.fail("symlink", newname, f.tool("ln", "-s", "-T", "--", oldname, operand(p)))
 }
 
 // Readlink returns what a link holds, as it was stored.
@@ -309,7 +309,7 @@ func (f *FS) Readlink(name string) (string, error) {
 		return "", f.fail("readlink", name, coded("E4003", "not a link", syscall.EINVAL))
 	}
 	p, _ := f.path("readlink", name)
-	out, err := f.toolOutput("readlink", "-n", "--", p)
+	out, err := f.toolOutput("readlink", "-n", "--", operand(p))
 	if err != nil {
 		return "", f.fail("readlink", name, err)
 	}
@@ -352,11 +352,29 @@ func (f *FS) path(op, name string) (string, error) {
 	if err := f.sb.usable(); err != nil {
 		return "", err
 	}
+	if rest, ok := strings.CutPrefix(name, "~/"); ok { // apart, as "~/.." is no way to the directory that holds "~"
+		if rest = path.Clean(rest); rest == "." || rest[0] == '/' {
+			return path.Join("~", rest), nil
+		}
+		return "~/" + rest, nil
+	}
 	p := path.Clean(name)
 	if p[0] == '~' && name[0] != '~' {
 		p = "./" + p // a file called "~", not the home
 	}
 	return p, nil
+}
+
+// operand is a path on the wire as tools have to be given it. They run in the
+// home and take "~" for a name like any other.
+func operand(p string) string {
+	if p == "~" {
+		return "."
+	}
+	if rest, ok := strings.CutPrefix(p, "~/"); ok {
+		return "./" + rest
+	}
+	return p
 }
 
 // fail makes the error of an operation on a file; nil stays nil.

@@ -293,6 +293,61 @@ func TestRelativePaths(t *testing.T) {
 	}
 }
 
+// What tools of the sandbox do is done to the home too, not to a file called "~".
+func TestTilde(t *testing.T) {
+	sb := localSandbox(t)
+	f := sb.FS(t.Context())
+	must(t, f.MkdirAll("./~", 0))
+	must(t, f.MkdirAll("~/d", 0))
+	must(t, f.Remove("~/d"))
+	must(t, f.MkdirAll("~/p", 0o700))
+	must(t, f.WriteFile("~/g", []byte("x"), 0o600))
+	must(t, f.Chtimes("~/g", time.Time{}, time.Unix(1600000000, 0)))
+	must(t, f.Chmod("~/g", 0o640))
+	must(t, f.Symlink("g", "~/l"))
+	if got, err := f.Readlink("~/l"); got != "g" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	w, err := f.OpenFile("~/excl", os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_TRUNC, 0o600)
+	must(t, err)
+	must(t, w.Close())
+	w, err = f.OpenFile("~/excl", os.O_WRONLY|os.O_APPEND, 0)
+	must(t, err)
+	_, err = w.Write([]byte("more"))
+	must(t, errors.Join(err, w.Close()))
+	out, err := sb.Shell(t.Context(), `stat -c '%n %a %Y' p g; stat -c '%n %a' excl; cat excl; ls -A ./~`).Output()
+	if i, serr := f.Stat("p"); serr == nil {
+		want := fmt.Sprintf("p 700 %d\ng 640 1600000000\nexcl 600\nmore", i.ModTime().Unix())
+		if string(out) != want || err != nil {
+			t.Errorf("got %q, %v, want %q", out, err, want)
+		}
+	} else {
+		t.Error(serr)
+	}
+	if err := f.Remove("~"); err == nil {
+		t.Error("the home was removed")
+	}
+	must(t, f.Remove("./~"))
+	if there, err := f.Exists("~/../" + "g"); there || err != nil {
+		t.Errorf("~/.. is the home: %v, %v", there, err)
+	}
+	if err := f.RemoveAll("~/.."); err == nil {
+		t.Error("the parent of the home was removed")
+	}
+}
+
+func TestOperands(t *testing.T) {
+	for name, want := range map[string][2]string{
+		"~": {"~", "."}, "~/": {"~", "."}, "~/x": {"~/x", "./x"}, "~/./x/../y/": {"~/y", "./y"}, "~/../x": {"~/../x", "./../x"},
+		"~//x": {"~/x", "./x"}, "./~/x": {"./~/x", "./~/x"}, "-x": {"-x", "-x"}, "/~/x": {"/~/x", "/~/x"},
+	} {
+		p, err := (&Sandbox{}).FS(t.Context()).path("test", name)
+		if got := [2]string{p, operand(p)}; got != want || err != nil {
+			t.Errorf("%s: got %q, %v, want %q", name, got, err, want)
+		}
+	}
+}
+
 // The tree below a directory is an fs.FS by the book.
 func TestRootIsFS(t *testing.T) {
 	onEach(t, func(t *testing.T, sb *Sandbox) {

@@ -11,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
@@ -52,8 +51,12 @@ type workerConn struct {
 
 	out, err *sink
 
-	limit    atomic.Int64 // bytes of the next message from the worker
-	deadline time.Time    // of the call, by its timeout; zero: it has none
+	// What is expected of the worker; used by the goroutine that reads.
+	greeted bool
+	current uint64 // whose result is
+	limit   int64  // bytes of that
+
+	deadline time.Time // of the call, by its timeout; zero: it has none
 
 	mu          sync.Mutex
 	id          uint64 // of the call; guarded by mu
@@ -64,9 +67,20 @@ type workerConn struct {
 
 func newWorkerConn(conn net.Conn, proc workerHandle, out, err *sink) *workerConn {
 	w := &workerConn{conn: conn, proc: proc, out: out, err: err, r: frame.NewReader(conn), w: frame.NewWriter(conn)}
-	w.r.Limit = func(frame.Type, uint64) int64 { return w.limit.Load() }
-	w.limit.Store(maxHello)
+	w.r.Limit = w.most
 	return w
+}
+
+// most is how long a message may be. What nobody waits for is refused: a worker
+// could fill the memory of the caller with it.
+func (w *workerConn) most(t frame.Type, id uint64) int64 {
+	switch {
+	case t == frame.Hello && !w.greeted:
+		return maxHello
+	case t == frame.Result && w.greeted && id == w.current:
+		return w.limit
+	}
+	return 0
 }
 
 // newToken makes the mark by which a worker is known to be the one started.
@@ -89,6 +103,7 @@ func (w *workerConn) hello(ctx context.Context) (*envelope.Hello, error) {
 	case m.Type != frame.Hello:
 		return nil, errdefs.New("E9005", "hello", "the worker's first message is not a hello")
 	}
+	w.greeted = true
 	return envelope.DecodeHello(m.Body)
 }
 
@@ -110,7 +125,7 @@ func (w *workerConn) attempt(ctx context.Context, s *setup, p envelope.Payload) 
 	id := w.id
 	w.running, w.writing, w.interrupted = true, true, false
 	w.mu.Unlock()
-	w.limit.Store(int64(s.opts.MaxPayload) + maxHello)
+	w.current, w.limit = id, int64(s.opts.MaxPayload)+maxHello
 
 	stop := func() bool { return true }
 	if ctx.Done() != nil {

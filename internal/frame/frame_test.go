@@ -152,6 +152,16 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// A message that may have nothing is refused before anything is kept of it.
+func TestRefusedAtOnce(t *testing.T) {
+	wire := header{length: maxBody, typ: Result, flags: flagParts, id: 7}.append(nil)
+	r := NewReader(bytes.NewReader(wire))
+	r.Limit = func(_ Type, id uint64) int64 { return int64(id - 7) }
+	if _, err := r.Next(); !errors.Is(err, ErrTooLarge) {
+		t.Fatalf("got %v, want %v", err, ErrTooLarge)
+	}
+}
+
 // A deadline in the middle of a message must lose nothing.
 func TestNextGoesOnAfterTimeout(t *testing.T) {
 	var wire bytes.Buffer

@@ -12,7 +12,8 @@ const bufferSize = 32 << 10
 // of [Reader.Next] goes on where the failed one stopped.
 type Reader struct {
 	// Limit returns the most bytes a message may have, body and segments
-	// together. Nil means 1 MiB for every message.
+	// together. Nil means 1 MiB for every message. One for which it is zero is
+	// refused as soon as its first frame says that it has any.
 	Limit func(t Type, id uint64) int64
 
 	r        io.Reader
@@ -88,7 +89,8 @@ func (r *Reader) begin() error {
 			return malformed("segment is longer than its message")
 		}
 	case h.typ.known():
-		if h.flags == 0 && int64(h.length) > r.limit(h.typ, h.id) {
+		limit := r.limit(h.typ, h.id)
+		if h.flags == 0 && int64(h.length) > limit || h.flags != 0 && limit == 0 {
 			return ErrTooLarge
 		}
 		r.body = make([]byte, 0, h.length)

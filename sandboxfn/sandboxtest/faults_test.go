@@ -3,6 +3,7 @@ package sandboxtest_test
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -75,6 +76,21 @@ func doOrder(ctx context.Context, o order) (string, error) {
 	case "wait and answer":
 		<-ctx.Done()
 		return "partial", fmt.Errorf("gave up: %w", ctx.Err())
+	case "foreign result":
+		// A frame of a result in parts, of a call that there never was, and 1 MiB of its 8.
+		header := func(length int, typ, flags byte) []byte {
+			b := binary.LittleEndian.AppendUint32(nil, uint32(length))
+			return binary.LittleEndian.AppendUint64(append(b, typ, flags, 0, 0), 1000)
+		}
+		table := binary.AppendUvarint(binary.AppendUvarint(nil, 8<<20), 0)
+		wire := append(append(header(len(table), 3, 1), table...), header(1<<20, 6, 0)...)
+		for wire = append(wire, make([]byte, 1<<20)...); len(wire) > 0; {
+			n, err := syscall.Write(3, wire)
+			if err != nil && err != syscall.EAGAIN {
+				return "", err
+			}
+			wire = wire[max(n, 0):]
+		}
 	case "stop later":
 		time.AfterFunc(o.For, func() { syscall.Kill(os.Getpid(), syscall.SIGSTOP) })
 	case "deadline":
@@ -182,6 +198,16 @@ func TestWorkerDies(t *testing.T) {
 			workerPid(t, ctx)
 		})
 	}
+}
+
+// A worker cannot fill the memory of the caller with what nobody waits for.
+func TestForeignResultIsRefused(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	_, err := obey.With(sandboxfn.Options{MaxPayload: 64 * sandboxfn.KiB}).Call(ctx, order{What: "foreign result"})
+	if !errors.Is(err, sandboxfn.ErrWorkerLost) {
+		t.Errorf("got %v", err)
+	}
+	workerPid(t, ctx)
 }
 
 // A worker that dies between two calls costs the next call nothing.

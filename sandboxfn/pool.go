@@ -137,6 +137,7 @@ type pool struct {
 	starting []*launch                // guarded by mu
 	min      int                      // guarded by mu
 	sweeper  *time.Timer              // guarded by mu; nil when nothing is idle
+	sweepAt  time.Time                // guarded by mu; when it is due
 	closed   bool                     // guarded by mu
 }
 
@@ -177,10 +178,15 @@ func (p *pool) get(ctx context.Context, s *setup) (*poolWorker, error) {
 		p.mu.Unlock()
 		return nil, errClientClosed()
 	}
-	if n := len(p.idle); n > 0 {
+	for n := len(p.idle); n > 0; n-- {
 		w := p.idle[n-1]
 		p.idle[n-1] = nil
 		p.idle = p.idle[:n-1]
+		select {
+		case <-w.proc.done():
+			continue // its watch is about to discard it, and starts another if that must be
+		default:
+		}
 		p.mu.Unlock()
 		return w, nil
 	}
@@ -349,9 +355,17 @@ func (w *poolWorker) release(s *setup) {
 	w.until = time.Now().Add(s.opts.Idle)
 	p.idle = append(p.idle, w)
 	if p.sweeper == nil {
-		p.sweeper = time.AfterFunc(s.opts.Idle, p.sweep)
+		p.sweepInLocked(s.opts.Idle)
+	} else if w.until.Before(p.sweepAt) { // a function that keeps workers for longer has set it
+		p.sweeper.Stop()
+		p.sweepInLocked(s.opts.Idle)
 	}
 	p.mu.Unlock()
+}
+
+func (p *pool) sweepInLocked(d time.Duration) {
+	p.sweepAt = time.Now().Add(d)
+	p.sweeper = time.AfterFunc(d, p.sweep)
 }
 
 // sweep gives up workers that have been idle for too long.
@@ -373,9 +387,12 @@ func (p *pool) sweep() {
 		old = append(old, w)
 		return true
 	})
-	p.sweeper = nil
+	if p.sweeper != nil {
+		p.sweeper.Stop() // another, when this one had begun as that was set
+		p.sweeper = nil
+	}
 	if next >= 0 && !p.closed {
-		p.sweeper = time.AfterFunc(next, p.sweep)
+		p.sweepInLocked(next)
 	}
 	p.mu.Unlock()
 	for _, w := range old {

@@ -331,6 +331,60 @@ func TestPoolKeepsAndGivesUp(t *testing.T) {
 	})
 }
 
+// The shortest idle time of a pool's functions counts for what it was said of.
+func TestIdleOfTwoFunctions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &fakeMaker{onCall: func(*fakeWorker, int) bool {
+			time.Sleep(time.Second)
+			return true
+		}}
+		ctx, _ := poolContext(t, m)
+		long, short := poolDouble.With(Options{Idle: time.Hour}), poolDouble.With(Options{Idle: time.Minute})
+		var wg sync.WaitGroup
+		wg.Go(func() { mustDouble(t, ctx, long) })
+		wg.Go(func() {
+			time.Sleep(time.Millisecond)
+			mustDouble(t, ctx, short)
+		})
+		wg.Wait()
+		time.Sleep(2 * time.Minute)
+		synctest.Wait()
+		if n := m.living.Load(); n != 1 {
+			t.Errorf("%d workers after two minutes, want the one that may be idle for an hour", n)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if n := m.living.Load(); n != 0 {
+			t.Errorf("%d workers after the hour", n)
+		}
+	})
+}
+
+// Idle workers that die together cost the next call none of its moves.
+func TestIdleWorkersDieTogether(t *testing.T) {
+	ctx, _ := poolContext(t, &fakeMaker{})
+	mustDouble(t, ctx, poolDouble)
+	s := poolDouble.h.last.Load()
+	p := s.pool
+	live, err := p.get(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	live.release(s)
+	ended := make(chan struct{})
+	close(ended)
+	p.mu.Lock()
+	for range 2 * maxMoves { // nobody has noticed yet
+		p.idle = append(p.idle, &poolWorker{workerConn: &workerConn{proc: &fakeWorker{ended: ended}}, pool: p})
+	}
+	p.mu.Unlock()
+	w, err := p.get(ctx, s)
+	if w != live || err != nil {
+		t.Fatalf("got another worker than the one that lives, %v", err)
+	}
+	w.release(s)
+}
+
 func TestIdleZero(t *testing.T) {
 	m := &fakeMaker{}
 	ctx, _ := poolContext(t, m)

@@ -237,6 +237,9 @@ func decArray(elem *plan) func(*decoder, reflect.Value) error {
 	}
 }
 
+// maxHint bounds the pairs for which a map is made before they are there.
+const maxHint = 64 << 10
+
 func decMap(t reflect.Type, key, elem *plan) func(*decoder, reflect.Value) error {
 	return func(d *decoder, v reflect.Value) error {
 		if d.null() {
@@ -247,7 +250,8 @@ func decMap(t reflect.Type, key, elem *plan) func(*decoder, reflect.Value) error
 		if err != nil {
 			return err
 		}
-		m := reflect.MakeMapWithSize(t, n)
+		// What a map takes for each pair may be many times what is sent of it.
+		m := reflect.MakeMapWithSize(t, min(n, maxHint))
 		k, x := reflect.New(t.Key()).Elem(), reflect.New(t.Elem()).Elem()
 		for i := range n {
 			k.SetZero()

@@ -19,6 +19,8 @@ type encoder struct {
 	segments [][]byte
 	errors   *Errors
 	depth    int
+	inError  bool // within an error, of which
+	nodes    int  // so many are in lists
 
 	limit   int64 // of body and segments
 	outside int64 // bytes of segments, and of the body where it was thrown away

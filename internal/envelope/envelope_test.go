@@ -411,3 +411,32 @@ func BenchmarkDecode(b *testing.B) {
 		}
 	}
 }
+
+type shared []error
+
+func (shared) Error() string     { return "shared" }
+func (s shared) Unwrap() []error { return s }
+
+// Errors that share what they wrap are a tree when they are sent: it must not
+// grow with each level.
+func TestSharedErrors(t *testing.T) {
+	begin := time.Now()
+	var err error = shared{io.EOF}
+	for range 28 {
+		err = shared{err, err}
+	}
+	set := NewErrors(func(_, text string, _, children []error) error { return &tree{text, children} })
+	set.AddSentinel("io.EOF", &io.EOF)
+	e := &encoder{errors: set, limit: 1 << 40}
+	if bad := e.error(err); bad != nil {
+		t.Fatal(bad)
+	}
+	if took := time.Since(begin); took > 10*time.Second || len(e.buf) > 4<<20 {
+		t.Errorf("%d bytes in %v", len(e.buf), took)
+	}
+	d := &decoder{reader: reader{b: e.buf}, errors: set}
+	got, bad := d.error()
+	if bad != nil || !errors.Is(got, io.EOF) || got.Error() != "shared" {
+		t.Errorf("got %v, %v", got, bad)
+	}
+}

@@ -16,8 +16,10 @@ const (
 	nodeOther    = 4 // type name, text, names of sentinels it says it is, children
 )
 
-// maxChildren bounds the children of one node.
-const maxChildren = 1 << 16
+// maxErrors bounds the nodes of an error: errors that share
+// what they wrap are sent as a tree, which would grow with each level. Of what
+// is beyond, the text of what wraps it is left.
+const maxErrors = 1 << 14
 
 // Errors knows the errors that keep their identity on the way: variables, by
 // name, and types. It is filled before it is used, and then safe for concurrent
@@ -101,7 +103,14 @@ func (e *encoder) error(err error) error {
 	if e.depth++; e.depth > maxDepth {
 		return unencodable("error is nested deeper than %d; it may wrap itself", maxDepth)
 	}
-	defer func() { e.depth-- }()
+	outermost := !e.inError
+	if outermost {
+		e.inError, e.nodes = true, 0
+	}
+	defer func() {
+		e.depth--
+		e.inError = !outermost
+	}()
 	set := e.errors
 	if set == nil {
 		set = &Errors{}
@@ -148,6 +157,10 @@ func (e *encoder) runText(s string) {
 }
 
 func (e *encoder) errorList(errs []error) error {
+	// All of a list is counted before any of what is below it: there must be
+	// room for the rest of each list that has been begun.
+	errs = errs[:min(len(errs), maxErrors-e.nodes)]
+	e.nodes += len(errs)
 	e.buf = appendHead(e.buf, majorArray, uint64(len(errs)))
 	for _, err := range errs {
 		if err := e.error(err); err != nil {
@@ -229,7 +242,7 @@ func unwrap(err error) ([]error, int) {
 	case interface{ Unwrap() []error }:
 		var children []error
 		for _, c := range x.Unwrap() {
-			if c != nil && len(children) < maxChildren {
+			if c != nil && len(children) < maxErrors {
 				children = append(children, c)
 			}
 		}

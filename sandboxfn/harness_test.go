@@ -30,11 +30,12 @@ type hostProvider struct {
 	boxes   map[string]*hostBox // guarded by mu
 	creates int                 // guarded by mu
 
-	onKill func(id string) error                              // may fail a kill
-	wrap   func(net.Conn) net.Conn                            // around every connection of clients
-	gone   map[string]error                                   // guarded by mu; what Get says of ids
-	caps   func(*providers.Capabilities)                      // changes what it offers
-	edit   func(*providers.CreateRequest, *providers.Sandbox) // changes what Create returns
+	onKill    func(id string) error                              // may fail a kill
+	onConnect func()                                             // runs before Connect returns
+	wrap      func(net.Conn) net.Conn                            // around every connection of clients
+	gone      map[string]error                                   // guarded by mu; what Get says of ids
+	caps      func(*providers.Capabilities)                      // changes what it offers
+	edit      func(*providers.CreateRequest, *providers.Sandbox) // changes what Create returns
 }
 
 type hostBox struct {
@@ -143,7 +144,11 @@ func (p *hostProvider) List(_ context.Context, req providers.ListRequest) (*prov
 }
 
 func (p *hostProvider) Connect(ctx context.Context, id string, _ providers.ConnectRequest) (*providers.Sandbox, error) {
-	return p.Get(ctx, id)
+	s, err := p.Get(ctx, id)
+	if p.onConnect != nil {
+		p.onConnect()
+	}
+	return s, err
 }
 
 func (p *hostProvider) SetLifetime(ctx context.Context, id string, d time.Duration) (*providers.Sandbox, error) {

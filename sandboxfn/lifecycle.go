@@ -160,14 +160,17 @@ func (c *Client) createForPool(ctx context.Context, o *CreateOptions, artifacts 
 		return nil, c.providerError(cctx, op, err)
 	}
 	sb, err := c.newSandbox(ctx, p, s, logger)
-	if err == nil && cctx.Err() != nil {
-		err = contextError(cctx, op)
-	}
 	if err != nil {
 		return nil, errors.Join(err, c.release(ctx, p, s.ID))
 	}
 	sb.created, sb.detached = true, req.Detached
-	if err := c.adopt(sb); err != nil {
+	if cctx.Err() != nil {
+		err = contextError(cctx, op)
+	} else {
+		err = c.adopt(sb)
+	}
+	if err != nil {
+		sb.detach()
 		return nil, errors.Join(err, c.release(ctx, p, s.ID))
 	}
 	sb.log.DebugContext(ctx, "sandbox created", "provider", p.Name(), "template", s.Template, "duration", time.Since(start))
@@ -225,7 +228,11 @@ func (c *Client) Connect(ctx context.Context, id string, o *ConnectOptions) (*Sa
 	if err != nil {
 		return nil, err
 	}
-	return sb, c.adopt(sb)
+	if err := c.adopt(sb); err != nil {
+		sb.detach() // nobody else ends what belongs to the handle
+		return nil, err
+	}
+	return sb, nil
 }
 
 // List yields the sandboxes of the provider, newest first. Pages are fetched as

@@ -125,6 +125,15 @@ func TestClose(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+	t.Run("while connecting", func(t *testing.T) {
+		p := &hostProvider{}
+		c := hostClient(t, p, nil)
+		sb := create(t, c, nil)
+		p.onConnect = func() { must(t, c.Close()) }
+		if got, err := c.Connect(t.Context(), sb.ID(), nil); got != nil || CodeOf(err) != CodeOf(errClientClosed()) {
+			t.Errorf("got %v, %v", got, err)
+		}
+	})
 	t.Run("after the context, with a kill that fails once", func(t *testing.T) {
 		failures := 1
 		p := &hostProvider{onKill: func(string) error {

@@ -313,6 +313,9 @@ func (w *workerConn) lost(ctx context.Context, name string, started bool, err er
 	if !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) && e.Err == nil && e.ExitCode < 0 && e.Signal == "" {
 		e.Err = err
 	}
+	if errors.Is(err, frame.ErrTooLarge) || errors.Is(err, frame.ErrMalformed) {
+		e.Err = err // the worker ended because of it, not the other way round
+	}
 	e.Stderr = w.err.last()
 	ctx, cancel := w.lastOutput(ctx)
 	defer cancel()

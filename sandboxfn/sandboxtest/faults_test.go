@@ -204,7 +204,7 @@ func TestWorkerDies(t *testing.T) {
 func TestForeignResultIsRefused(t *testing.T) {
 	ctx := sandboxtest.Process(t)
 	_, err := obey.With(sandboxfn.Options{MaxPayload: 64 * sandboxfn.KiB}).Call(ctx, order{What: "foreign result"})
-	if !errors.Is(err, sandboxfn.ErrWorkerLost) {
+	if !errors.Is(err, sandboxfn.ErrWorkerLost) || !strings.Contains(err.Error(), "message over the limit") {
 		t.Errorf("got %v", err)
 	}
 	workerPid(t, ctx)

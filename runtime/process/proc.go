@@ -132,10 +132,11 @@ func (p *proc) signalGroup(sig unix.Signal) error {
 
 // prey is the tree of p as something to be killed. Of a process that was
 // collected, or where /proc is not to be read, only number and mark are known.
-func (p *proc) prey() *prey {
+func (p *proc) prey(t *table) *prey {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	y := &prey{leader: task{pid: p.pid}, mark: p.mark, known: map[int]uint64{}}
+	y.strangers = func(pid int) bool { return pid != p.pid && t.leads(pid) }
 	if !p.collected() {
 		if t, ok := readTask(p.pid); ok {
 			y.leader = t
@@ -145,11 +146,11 @@ func (p *proc) prey() *prey {
 }
 
 // kill ends the whole tree and returns once none of it is left.
-func (p *proc) kill(ctx context.Context) error {
+func (p *proc) kill(ctx context.Context, t *table) error {
 	if p.collected() {
 		return errGone
 	}
-	y := p.prey()
+	y := p.prey(t)
 	// Nobody dies before all are found: the children of the dead have another
 	// parent, and those that left the session and changed their mark are known
 	// by their parent only.

@@ -167,7 +167,7 @@ func (s *Service) leftovers() ([]task, error) {
 	for _, p := range s.table.living() {
 		if err == nil && p.mark == 0 {
 			var more []task
-			more, err = p.prey().tree()
+			more, err = p.prey(s.table).tree()
 			out = append(out, more...)
 		}
 	}
@@ -336,7 +336,7 @@ func (s *Service) SendSignal(ctx context.Context, req *connect.Request[pb.SendSi
 func (s *Service) kill(ctx context.Context, p *proc) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
-	return p.kill(ctx)
+	return p.kill(ctx, s.table)
 }
 
 // Update answers unimplemented: this server has no terminals.

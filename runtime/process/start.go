@@ -215,7 +215,7 @@ func (s *Service) killSoon(p *proc) {
 	s.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(s.ctx, killTimeout)
 		defer cancel()
-		if err := p.kill(ctx); err != nil && !errors.Is(err, errGone) {
+		if err := p.kill(ctx, s.table); err != nil && !errors.Is(err, errGone) {
 			s.opts.Logger.Warn("process tree not ended", "pid", p.pid, "err", err)
 		}
 	})

@@ -99,6 +99,14 @@ func (t *table) close() {
 	t.past, t.bytes = nil, 0
 }
 
+// leads reports whether pid is a process of ours that was not collected.
+func (t *table) leads(pid int) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	p := t.live[pid]
+	return p != nil && !p.collected()
+}
+
 // living lists the processes that have not ended, by number.
 func (t *table) living() []*proc {
 	t.mu.Lock()

@@ -21,8 +21,8 @@ type task struct {
 	dead                 bool   // waits for its parent to collect it
 }
 
-// tasks lists the processes that /proc shows and skip, which may be nil, lets
-// pass: reading a state is most of the cost of a sweep.
+// tasks lists the processes that /proc shows and skip lets pass: reading a
+// state is most of the cost of a sweep.
 func tasks(skip func(pid int) bool) ([]task, error) {
 	d, err := os.Open("/proc")
 	if err != nil {
@@ -37,7 +37,7 @@ func tasks(skip func(pid int) bool) ([]task, error) {
 	var all []task
 	for _, name := range names {
 		pid, err := strconv.Atoi(name)
-		if err != nil || pid == self || skip != nil && skip(pid) {
+		if err != nil || pid == self || skip(pid) {
 			continue
 		}
 		if t, ok := readTask(pid); ok {
@@ -105,6 +105,9 @@ type prey struct {
 	// known are those found before, by number with the time of start: what lost
 	// its parent to the kill is found again by this alone.
 	known map[int]uint64
+	// strangers are the first processes of other commands, which are our own
+	// children: most of what there is need not be looked at.
+	strangers func(pid int) bool
 }
 
 // tree finds the living processes of one command: those that carry its mark,
@@ -113,7 +116,7 @@ type prey struct {
 // another command too, but it cannot join a session, or get a parent, of another
 // command: who is found that way belongs to this one.
 func (p *prey) tree() ([]task, error) {
-	all, err := tasks(nil)
+	all, err := tasks(p.strangers)
 	if err != nil {
 		return nil, err
 	}

@@ -113,7 +113,7 @@ func TestKillFindsChangedMarks(t *testing.T) {
 			if err := unix.Prlimit(hidden, unix.RLIMIT_RTTIME, &unix.Rlimit{Cur: c.mark(p.mark), Max: unix.RLIM_INFINITY}, nil); err != nil {
 				t.Fatal(err)
 			}
-			if err := p.kill(t.Context()); err != nil {
+			if err := p.kill(t.Context(), s.table); err != nil {
 				t.Fatal(err)
 			}
 			if left, ok := readTask(hidden); ok && !left.dead {

@@ -372,6 +372,7 @@ func (f *File) drop() {
 // upload is content on its way: what is written to the pipe is read by a
 // request, or a process, in a goroutine that close waits for.
 type upload struct {
+	ctx  context.Context
 	w    *io.PipeWriter
 	done chan struct{}
 	err  error // valid after done
@@ -383,12 +384,15 @@ type upload struct {
 // also while it waits for the writer.
 func startUpload(ctx context.Context, send func(io.Reader) error) *upload {
 	pr, pw := io.Pipe()
-	u := &upload{w: pw, done: make(chan struct{})}
+	u := &upload{ctx: ctx, w: pw, done: make(chan struct{})}
 	stop := context.AfterFunc(ctx, func() { pr.CloseWithError(contextError(ctx, "write file")) })
 	go func() {
 		defer close(u.done)
 		defer stop()
 		u.err = send(pr)
+		if u.err != nil && ctx.Err() != nil {
+			u.err = contextError(ctx, "write file") // what broke because of it says less
+		}
 		// A writer that is not finished must not wait for ever.
 		if u.err != nil {
 			pr.CloseWithError(u.err)
@@ -402,7 +406,13 @@ func startUpload(ctx context.Context, send func(io.Reader) error) *upload {
 func (u *upload) write(p []byte) (int, error) { return u.w.Write(p) }
 
 func (u *upload) close() error {
-	u.once.Do(func() { u.w.Close() })
+	u.once.Do(func() {
+		var err error // nil: the end of what was written
+		if u.ctx.Err() != nil {
+			err = contextError(u.ctx, "write file")
+		}
+		u.w.CloseWithError(err)
+	})
 	<-u.done
 	return u.err
 }

@@ -47,7 +47,7 @@ var rules = []rule{
 	{pkg: "internal/archtest"},
 	{pkg: "internal/nsinit", std: []string{"syscall", "unsafe"}},
 	{pkg: "internal/errdoc", project: []string{errdefs}},
-	{pkg: "internal/artifact", project: []string{errdefs}, foreign: []string{"github.com/klauspost/compress"}},
+	{pkg: "internal/artifact", project: []string{errdefs}},
 	{pkg: "internal/envelope", project: []string{errdefs}, foreign: []string{"github.com/fxamacker/cbor/v2"}},
 	{pkg: "internal/proto/...", foreign: []string{"github.com/bufbuild/protocompile", protobuf}},
 	{pkg: "internal/pb/...", project: []string{"internal/pb/..."}, foreign: []string{connect, protobuf}},
@@ -57,7 +57,7 @@ var rules = []rule{
 	{pkg: "providers", project: []string{errdefs}},
 	{pkg: "providers/local", project: []string{
 		"providers", errdefs, "runtime/...", "internal/artifact", "internal/nsinit", "internal/version",
-	}, foreign: []string{xsys, "github.com/elastic/go-seccomp-bpf", "github.com/moby/profiles", "github.com/landlock-lsm/go-landlock", "github.com/moby/sys/user", "golang.org/x/net/bpf", "github.com/opencontainers/runtime-spec"}},
+	}, foreign: []string{xsys}},
 	{pkg: "sandboxfn/worker", project: []string{errdefs, "internal/frame", "internal/envelope"}},
 	{pkg: "sandboxfn/validate", project: []string{errdefs}, foreign: []string{"github.com/go-playground/validator/v10"}},
 	{pkg: "sandboxfn/sandboxtest", project: []string{"sandboxfn", errdefs, "sandboxfn/worker", "internal/frame", "internal/envelope", "internal/artifact"}, foreign: []string{xsys}},

@@ -52,27 +52,17 @@ func report(ctx context.Context, file string, w io.Writer) error {
 	}
 	warm := time.Since(start)
 
-	if err := print(w, summary); err != nil {
+	if err := printSummary(w, summary); err != nil {
 		return err
 	}
 	inside, err := WhereItRuns(ctx)
 	if err != nil {
 		return err
 	}
-	outside, err := where.Here()
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
-	if err := where.Compare(w, inside, outside); err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "\n  first call %v with a new sandbox, second call %v\n",
-		cold.Round(100*time.Microsecond), warm.Round(10*time.Microsecond))
-	return nil
+	return where.Report(w, inside, cold, warm)
 }
 
-func print(w io.Writer, s *Summary) error {
+func printSummary(w io.Writer, s *Summary) error {
 	fmt.Fprintf(w, "%d rows\n", s.Rows)
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	fmt.Fprintln(tw, "  column\tmin\tmedian\tmax\tmean\tstddev")

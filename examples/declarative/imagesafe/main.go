@@ -84,15 +84,5 @@ func convert(ctx context.Context, file, out string, size int, w io.Writer) error
 	if err != nil {
 		return err
 	}
-	outside, err := where.Here()
-	if err != nil {
-		return err
-	}
-	fmt.Fprintln(w)
-	if err := where.Compare(w, inside, outside); err != nil {
-		return err
-	}
-	fmt.Fprintf(w, "\n  first call %v with a new sandbox, second call %v\n",
-		cold.Round(100*time.Microsecond), warm.Round(10*time.Microsecond))
-	return nil
+	return where.Report(w, inside, cold, warm)
 }

@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // Place is where some code ran.
@@ -57,8 +58,24 @@ func Shared(a, b Place) []string {
 	return shared
 }
 
-// Compare prints both places side by side.
-func Compare(w io.Writer, inside, outside Place) error {
+// Report prints where a function ran beside where this program runs, and how
+// long its first call and a later one took.
+func Report(w io.Writer, inside Place, cold, warm time.Duration) error {
+	outside, err := Here()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	if err := compare(w, inside, outside); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(w, "\n  first call %v with a new sandbox, second call %v\n",
+		cold.Round(100*time.Microsecond), warm.Round(10*time.Microsecond))
+	return err
+}
+
+// compare prints both places side by side.
+func compare(w io.Writer, inside, outside Place) error {
 	tw := tabwriter.NewWriter(w, 0, 4, 2, ' ', 0)
 	row := func(name, in, out string) { fmt.Fprintf(tw, "  %s\t%s\t%s\n", name, in, out) }
 	row("where", "in the sandbox", "this program")

@@ -256,13 +256,15 @@ func (w *workerConn) deliver(ctx context.Context, c envelope.Counters) {
 	}
 	ctx, cancel := w.lastOutput(ctx)
 	defer cancel()
-	for (stdout < c.Stdout || stderr < c.Stderr) && ctx.Err() == nil {
+	// In steps: a machine that stands still for a while is no reason to give up.
+	const steps = 40
+	for still := 0; still < steps && (stdout < c.Stdout || stderr < c.Stderr) && ctx.Err() == nil; still++ {
 		before := stdout + stderr
-		step, cancel := context.WithTimeout(ctx, outputTime)
+		step, cancel := context.WithTimeout(ctx, outputTime/steps)
 		w.proc.waitDelivered(step, c.Stdout, c.Stderr)
 		cancel()
-		if stdout, stderr = w.proc.delivered(); stdout+stderr == before {
-			break // it does not move any more
+		if stdout, stderr = w.proc.delivered(); stdout+stderr != before {
+			still = -1
 		}
 	}
 	w.out.flush(ctx)

@@ -15,6 +15,7 @@ const (
 	maxBuffered = 1 << 20         // bytes of output that wait for a slow writer
 	maxWrite    = 256 << 10       // bytes handed to a writer at once
 	slowWriter  = 2 * time.Second // a writer that needs longer for one write: what comes is dropped
+	slowTick    = slowWriter / 40
 	maxLine     = 64 << 10        // bytes of a line that is not written before it ends
 	maxTail     = 8 << 10         // bytes of standard error that a lost worker leaves
 )
@@ -37,13 +38,13 @@ type sink struct {
 	flushed bool      // guarded by mu; the last line may go without its end
 	dropped int       // guarded by mu; lines
 	midline bool      // guarded by mu; the end of a dropped line is still to come
-	moved   time.Time // guarded by mu; when the writer last took something
+	patient patience  // guarded by mu; of take
 	tail    []byte    // guarded by mu; of everything, at most maxTail
 	closed  bool      // guarded by mu
 }
 
 func newSink(name string) *sink {
-	s := &sink{name: name, done: make(chan struct{}), moved: time.Now()}
+	s := &sink{name: name, done: make(chan struct{})}
 	s.cond.L = &s.mu
 	go s.run()
 	return s
@@ -92,9 +93,6 @@ func (s *sink) take(b []byte) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.keepTail(b)
-	if s.written == s.queued {
-		s.moved = time.Now()
-	}
 	for len(b) > 0 && !s.closed {
 		room := maxBuffered - s.waitingLocked()
 		if room > 0 && !s.midline {
@@ -106,7 +104,7 @@ func (s *sink) take(b []byte) {
 			s.cond.Broadcast()
 			continue
 		}
-		if room <= 0 && s.waitLocked(slowWriter-time.Since(s.moved)) {
+		if room <= 0 && s.waitLocked(&s.patient) {
 			continue
 		}
 		b = s.drop(b)
@@ -162,7 +160,6 @@ func (s *sink) run() {
 		t.letGo()
 		s.mu.Lock()
 		s.written += uint64(n)
-		s.moved = time.Now()
 		s.cond.Broadcast()
 	}
 }
@@ -236,32 +233,44 @@ func (s *sink) flush(ctx context.Context) {
 		s.cond.Broadcast()
 	})
 	defer stop()
-	begin := time.Now()
+	var patient patience
 	for s.written < goal && s.to != nil && ctx.Err() == nil {
 		s.flushed = true
-		last := s.moved
-		if last.Before(begin) {
-			last = begin
-		}
-		if !s.waitLocked(slowWriter - time.Since(last)) {
+		if !s.waitLocked(&patient) {
 			return
 		}
 	}
 }
 
-// waitLocked waits until something changes, but no longer than d. It reports
-// false when d is over.
-func (s *sink) waitLocked(d time.Duration) bool {
-	if d <= 0 {
+// patience is how often somebody has looked in vain whether the writer moves. It
+// is counted, not read from the clock, so that a machine that stands still for a
+// while does not make every writer a slow one.
+type patience struct {
+	ticks   int
+	written uint64 // when it was last looked
+}
+
+// waitLocked waits until something changes, but no longer than a tick. It
+// reports false when the writer has not moved for slowWriter.
+func (s *sink) waitLocked(p *patience) bool {
+	if p.written != s.written {
+		*p = patience{written: s.written}
+	}
+	if p.ticks == int(slowWriter/slowTick) {
 		return false
 	}
-	wake := time.AfterFunc(d, func() {
+	over := false
+	wake := time.AfterFunc(slowTick, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+		over = true
 		s.cond.Broadcast()
 	})
 	s.cond.Wait()
 	wake.Stop()
+	if over && p.written == s.written {
+		p.ticks++
+	}
 	return true
 }
 

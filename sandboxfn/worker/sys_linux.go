@@ -112,8 +112,12 @@ type output struct {
 	pipe   [2]bool
 }
 
-// drainTime is how long a call waits for output that nobody takes.
-const drainTime = 2 * time.Second
+// A call waits for output that nobody takes for drainWaits times maxWait. It
+// counts rather than looking at the clock: a machine may stand still for a while.
+const (
+	maxWait    = time.Millisecond
+	drainWaits = 2000
+)
 
 func openOutput(fd int) (*output, error) {
 	syscall.CloseOnExec(fd)
@@ -146,18 +150,17 @@ func (o *output) counters() envelope.Counters {
 
 // drain waits until the pipe of a stream is empty.
 func (o *output) drain(stream int) {
-	var end time.Time
 	var taken uint64
-	for wait := 5 * time.Microsecond; ; wait = min(2*wait, time.Millisecond) {
+	still := 0
+	for wait := 5 * time.Microsecond; ; wait = min(2*wait, maxWait) {
 		var n int32
 		_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, uintptr(stream+1), syscall.TIOCINQ, uintptr(unsafe.Pointer(&n)))
 		if errno != 0 || n == 0 {
 			return
 		}
-		now := time.Now()
-		if t := atomic.LoadUint64(&o.counts[stream]); end.IsZero() || t != taken {
-			end, taken = now.Add(drainTime), t
-		} else if now.After(end) {
+		if t := atomic.LoadUint64(&o.counts[stream]); t != taken {
+			still, taken = 0, t
+		} else if still++; still > drainWaits {
 			return
 		}
 		time.Sleep(wait)

@@ -16,8 +16,8 @@ const (
 	maxWrite    = 256 << 10       // bytes handed to a writer at once
 	slowWriter  = 2 * time.Second // a writer that needs longer for one write: what comes is dropped
 	slowTick    = slowWriter / 40
-	maxLine     = 64 << 10        // bytes of a line that is not written before it ends
-	maxTail     = 8 << 10         // bytes of standard error that a lost worker leaves
+	maxLine     = 64 << 10 // bytes of a line that is not written before it ends
+	maxTail     = 8 << 10  // bytes of standard error that a lost worker leaves
 )
 
 // sink takes what a worker writes to one of its standard streams and hands it

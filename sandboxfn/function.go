@@ -20,6 +20,11 @@ type None struct{}
 type Param struct {
 	Name string // as the user wrote it; shown in errors
 	Type string // as the user spelled it
+
+	// In and Out mark a string or []string as paths on the caller: what they name
+	// is copied into the call's folder before the function runs, or back from it
+	// afterwards.
+	In, Out bool
 }
 
 // Decl describes a function. Generated code fills it from the source.

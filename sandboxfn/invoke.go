@@ -252,9 +252,9 @@ func (h *handle) runHere(ctx context.Context, o Options, p envelope.Payload, res
 	if ctx.Err() != nil {
 		return true, ended(ctx, h.fn.name, "before it began")
 	}
-	fctx, cancel := context.WithCancel(ctx)
+	fctx, cancel := context.WithCancel(worker.WithStore(ctx, worker.ModeOf(ctx).Store()))
 	if o.Timeout > 0 {
-		fctx, cancel = context.WithTimeout(ctx, o.Timeout)
+		fctx, cancel = context.WithTimeout(fctx, o.Timeout)
 	}
 	defer cancel()
 	answer := make(chan envelope.Payload, 1)

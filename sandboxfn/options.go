@@ -3,6 +3,7 @@ package sandboxfn
 import (
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"path"
 	"slices"
@@ -66,6 +67,41 @@ type Backoff struct {
 // at most Max. The zero value means 0..16.
 type Workers struct{ Min, Max int }
 
+// Codec says how arguments and results are encoded.
+type Codec string
+
+// The codecs. The zero value means CodecCBOR.
+const (
+	CodecCBOR Codec = "cbor"
+	CodecJSON Codec = "json" // to look at the traffic; refuses NaN and infinities
+)
+
+// Nested says what happens when a sandboxed function calls the wrapper of
+// another one.
+type Nested string
+
+// The ways of [Nested]. The zero value means NestedCaller.
+const (
+	NestedCaller Nested = "caller" // the caller runs it, in a sandbox of its pools
+	NestedLocal  Nested = "local"  // it runs in the same worker
+	NestedRefuse Nested = "refuse" // it fails with E9016
+)
+
+// A FileMount is a file, or a tree, that a sandbox gets before its worker
+// starts.
+type FileMount struct {
+	Remote string // absolute path inside
+	FS     fs.FS  // holds Name
+	Name   string // of the file or directory in FS
+}
+
+// A Volume is storage of the provider that outlives sandboxes.
+type Volume struct {
+	Name     string
+	Path     string // absolute path inside
+	ReadOnly bool
+}
+
 // Options are the settings of a function. Every field's zero value means "not
 // set": directives fill the handle's options, [Func.With] overrides single
 // fields of them, and what is set nowhere has the default named here. Functions
@@ -73,6 +109,7 @@ type Workers struct{ Min, Max int }
 // are equal share sandboxes.
 type Options struct {
 	Template string // recipe of the sandbox; default: the provider's
+	Image    string // OCI reference in place of a template
 	Provider string // backend; default: the client's
 
 	Timeout        time.Duration // of one attempt's execution; default 5m
@@ -83,18 +120,31 @@ type Options struct {
 	Retries    int     // attempts beyond the first; default 2 with Idempotent, else 0
 	Backoff    Backoff // between attempts; default 100ms..10s*2
 
-	Workers Workers       // default 0..16
-	Idle    time.Duration // an idle worker beyond Workers.Min is given up after this; default 60s
+	Workers     Workers       // default 0..16
+	Spare       int           // workers kept idle beyond demand; default 0
+	Idle        time.Duration // an idle worker beyond Workers.Min is given up after this; default 60s
+	Concurrency int           // calls at once inside one worker; default 1
+	Fresh       bool          // a new sandbox for each call
+	InFlight    int           // calls of one Map at once; default: Workers.Max × Concurrency, and one more for each worker
+
+	Batch     int           // calls that may run as one; set by the directive of a batch function
+	BatchWait time.Duration // how long the first call of a batch waits for others; default 10ms
 
 	CPU          float64           // processors; default: the template's
 	Memory, Disk Bytes             // default: the template's
+	GPU          string            // "TYPE" or "TYPE:N"; default: none
 	Env          map[string]string // environment of the worker
+	Secrets      map[string]string // variable of the worker → name at the client's source of secrets; empty: the same name
+	Files        []FileMount       // files that are put into the sandbox
+	Volumes      []Volume          // storage that outlives the sandbox
 	Network      string            // "none", "loopback", "host", or a list; default: the provider's
 	User         string            // inside; default: the template's
 	WorkDir      string            // absolute; default: the template's
 
 	Log        LogMode // default LogForward
 	MaxPayload Bytes   // of arguments, and of results; default 512MiB
+	Codec      Codec   // of arguments and results; default CodecCBOR
+	Nested     Nested  // what a call from inside the function's sandbox does; default NestedCaller
 
 	// Stdout and Stderr receive forwarded output; nil means the client's, which
 	// are os.Stdout and os.Stderr unless it says otherwise. Calls that run at

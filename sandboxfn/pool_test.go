@@ -25,7 +25,7 @@ import (
 
 const poolUnit = "example.com/pool"
 
-var poolDouble = Declare[int, int](Decl{Package: poolUnit, Name: "double", Schema: "5b1f", Params: []Param{{"n", "int"}}})
+var poolDouble = Declare[int, int](Decl{Package: poolUnit, Name: "double", Schema: "5b1f", Params: []Param{{Name: "n", Type: "int"}}})
 
 func init() {
 	Bind(poolDouble, func(_ context.Context, n int) (int, error) { return 2 * n, nil })

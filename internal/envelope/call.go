@@ -23,6 +23,10 @@ type Request struct {
 	ID         string        // of the function
 	Timeout    time.Duration // from the start of the function; zero: none
 	MaxPayload int64         // bytes of the result
+
+	// Meta goes with the call: pairs of name and text, such as the headers of a
+	// trace.
+	Meta []string
 }
 
 // buffers holds bodies that have been sent.
@@ -52,11 +56,15 @@ func (e *encoder) payload() Payload { return Payload{Body: e.buf, Segments: e.se
 // one above limit, which are bytes.
 func EncodeRequest(r Request, c *Codec, errs *Errors, args any, limit int64) (Payload, error) {
 	e := newEncoder(errs, limit)
-	e.buf = appendHead(e.buf, majorArray, 4)
+	e.buf = appendHead(e.buf, majorArray, 5)
 	e.buf = append(e.buf, majorUint<<5|27)
 	e.buf = binary.BigEndian.AppendUint64(e.buf, uint64(r.Timeout))
 	e.buf = appendText(e.buf, r.ID)
 	e.buf = appendInt(e.buf, r.MaxPayload)
+	e.buf = appendHead(e.buf, majorArray, uint64(len(r.Meta)))
+	for _, s := range r.Meta {
+		e.buf = appendText(e.buf, s)
+	}
 	e.outside = -int64(len(e.buf)) // the limit is the arguments'
 	if err := c.encode(e, reflect.ValueOf(args).Elem()); err != nil {
 		return Payload{}, err
@@ -94,7 +102,7 @@ func OpenRequest(p Payload, errs *Errors) (*OpenedRequest, error) {
 }
 
 func (r *OpenedRequest) open() (err error) {
-	if err = r.d.array(4); err != nil {
+	if err = r.d.array(5); err != nil {
 		return err
 	}
 	timeout, err := r.d.int()
@@ -105,8 +113,24 @@ func (r *OpenedRequest) open() (err error) {
 	if r.ID, err = r.d.text(); err != nil {
 		return err
 	}
-	r.MaxPayload, err = r.d.int()
-	return err
+	if r.MaxPayload, err = r.d.int(); err != nil {
+		return err
+	}
+	n, err := r.d.expect(majorArray, "a list of texts")
+	if err != nil {
+		return err
+	}
+	if n > uint64(r.d.left()) {
+		return malformed("list of %d texts in %d bytes", n, r.d.left())
+	}
+	for range n {
+		s, err := r.d.text()
+		if err != nil {
+			return err
+		}
+		r.Meta = append(r.Meta, s)
+	}
+	return nil
 }
 
 // Args decodes the arguments into what args points to. It is called once.

@@ -21,17 +21,22 @@ type Type uint8
 
 // The types of messages. A reader skips types it does not know.
 const (
-	Hello   Type = 1  // worker: who it is
-	Call    Type = 2  // caller: run a function
-	Result  Type = 3  // worker: a call has ended
-	Segment Type = 6  // bytes of an earlier message; never seen by users of Reader
-	Cancel  Type = 9  // caller: the call's context has ended
-	Bye     Type = 12 // caller: finish
+	Hello    Type = 1  // worker: who it is
+	Call     Type = 2  // caller: run a function
+	Result   Type = 3  // worker: a call has ended
+	Item     Type = 4  // either: the next of a stream, or its end
+	Credit   Type = 5  // either: how much more of a stream may come, or that no more is wanted
+	Segment  Type = 6  // bytes of an earlier message; never seen by users of Reader
+	Upcall   Type = 7  // worker: run something at the caller
+	Upresult Type = 8  // caller: an upcall has ended
+	Cancel   Type = 9  // caller: the context of a call has ended; worker: that of an upcall
+	Log      Type = 10 // worker: a log record
+	Bye      Type = 12 // caller: finish
 )
 
 func (t Type) known() bool {
 	switch t {
-	case Hello, Call, Result, Segment, Cancel, Bye:
+	case Hello, Call, Result, Item, Credit, Segment, Upcall, Upresult, Cancel, Log, Bye:
 		return true
 	}
 	return false

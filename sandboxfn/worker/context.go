@@ -12,6 +12,7 @@ import (
 type callContext struct {
 	deadline time.Time // zero: none
 	opened   func()    // called when the function looks at the context
+	store    *sync.Map // of the worker
 
 	once  sync.Once
 	real  context.Context
@@ -19,8 +20,8 @@ type callContext struct {
 	cause context.CancelCauseFunc
 }
 
-func newCallContext(timeout time.Duration, opened func()) *callContext {
-	c := &callContext{opened: opened}
+func newCallContext(timeout time.Duration, store *sync.Map, opened func()) *callContext {
+	c := &callContext{opened: opened, store: store}
 	if timeout > 0 {
 		c.deadline = time.Now().Add(timeout)
 	}
@@ -43,7 +44,13 @@ func (c *callContext) open() context.Context {
 func (c *callContext) Deadline() (time.Time, bool) { return c.deadline, !c.deadline.IsZero() }
 func (c *callContext) Done() <-chan struct{}       { return c.open().Done() }
 func (c *callContext) Err() error                  { return c.open().Err() }
-func (c *callContext) Value(key any) any           { return c.open().Value(key) }
+
+func (c *callContext) Value(key any) any {
+	if key == (storeKey{}) {
+		return c.store
+	}
+	return c.open().Value(key)
+}
 
 // cancel ends the context: with context.Canceled, and cause as its cause, when
 // that is not nil.
@@ -68,3 +75,17 @@ var ended = func() context.Context {
 	cancel()
 	return ctx
 }()
+
+type storeKey struct{}
+
+// WithStore returns a context of which s is the store.
+func WithStore(ctx context.Context, s *sync.Map) context.Context {
+	return context.WithValue(ctx, storeKey{}, s)
+}
+
+// Store returns the place for values that belong to the worker which runs the
+// call of ctx, and live as long as it. It is nil when ctx is not that of a call.
+func Store(ctx context.Context) *sync.Map {
+	m, _ := ctx.Value(storeKey{}).(*sync.Map)
+	return m
+}

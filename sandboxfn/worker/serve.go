@@ -47,6 +47,7 @@ type server struct {
 	watching atomic.Bool   // the goroutine that looks for long calls is awake
 	wake     chan struct{} // wakes it
 	exit     chan int
+	store    sync.Map // for Store
 
 	mu    sync.Mutex
 	calls map[uint64]*callContext // running; guarded by mu
@@ -198,7 +199,7 @@ func (s *server) run(id, turn uint64, p envelope.Payload) (out *envelope.Respons
 		out.Failed(s.unknown(in.ID))
 		return out
 	}
-	ctx := newCallContext(in.Timeout, func() { s.relieve(turn) })
+	ctx := newCallContext(in.Timeout, &s.store, func() { s.relieve(turn) })
 	s.mu.Lock()
 	s.calls[id] = ctx
 	s.mu.Unlock()

@@ -45,9 +45,10 @@ type Func[A, R any] struct{ h *handle }
 
 // handle is a function with the options it is called with.
 type handle struct {
-	fn   *function
-	opts Options
-	last atomic.Pointer[setup] // of the last call
+	fn       *function
+	opts     Options
+	instance *instance             // of a class; nil for functions
+	last     atomic.Pointer[setup] // of the last call
 }
 
 // Declare makes the handle of a function. Generated code calls it to initialise
@@ -95,7 +96,7 @@ func (f Func[A, R]) Local(ctx context.Context, args A) (R, error) {
 // With returns a handle whose calls use the options that are set in o in place
 // of those of f. Env is merged, the rest replaced. f does not change.
 func (f Func[A, R]) With(o Options) Func[A, R] {
-	return Func[A, R]{&handle{fn: f.h.fn, opts: f.h.opts.override(o)}}
+	return Func[A, R]{&handle{fn: f.h.fn, opts: f.h.opts.override(o), instance: f.h.instance}}
 }
 
 // Name is the id of the function: import path and name, unless its directive

@@ -22,6 +22,7 @@ type setup struct {
 	name           string
 	unit           string  // what its worker takes over
 	opts           Options // with defaults
+	instance       *instance
 	set            *poolSet
 	pool           *pool
 	stdout, stderr io.Writer
@@ -188,7 +189,7 @@ func (h *handle) setup(ctx context.Context, mode *worker.Mode) (*setup, error) {
 	if err := o.check(h.fn.name); err != nil {
 		return nil, err
 	}
-	s := &setup{fn: h.fn, name: h.fn.name, unit: h.fn.unit, opts: o, set: set}
+	s := &setup{fn: h.fn, name: h.fn.name, unit: h.fn.unit, opts: o, instance: h.instance, set: set}
 	if calledMain.Load() {
 		s.unit = everything
 	}
@@ -216,6 +217,7 @@ func (h *handle) setup(ctx context.Context, mode *worker.Mode) (*setup, error) {
 	s.pool = set.of(poolKey{
 		provider: provider, template: o.Template, cpu: o.CPU, memory: o.Memory, disk: o.Disk,
 		env: envText(o.Env), network: o.Network, user: o.User, workdir: o.WorkDir, unit: s.unit,
+		instance: h.instance.poolKey(),
 	})
 	h.last.Store(s)
 	return s, nil

@@ -23,7 +23,7 @@ func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.opts.StartupTimeout, late)
 	defer cancel()
 	out, stderr := newSink("standard output"), newSink("standard error")
-	w := &poolWorker{pool: p}
+	w := &poolWorker{pool: p, setup: s}
 	w.outputTo(s, out, stderr)
 	m, err := p.set.maker.start(ctx, s, out.take, stderr.take)
 	if err != nil {
@@ -40,6 +40,11 @@ func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
 		err = checkHello(h, m.token, m.digest, s.unit, s.name)
 	} else {
 		err = &stepError{"hello", err}
+	}
+	if err == nil && s.instance != nil && s.instance.ready != nil {
+		if err = s.instance.ready(ctx, w); err != nil {
+			err = &stepError{stepEnter, err}
+		}
 	}
 	if err != nil {
 		w.end()
@@ -69,6 +74,9 @@ type stepError struct {
 	step string
 	err  error
 }
+
+// stepEnter is the step in which an instance is made.
+const stepEnter = "enter"
 
 func (e *stepError) Error() string { return e.step + ": " + e.err.Error() }
 func (e *stepError) Unwrap() error { return e.err }

@@ -23,6 +23,30 @@ type poolKey struct {
 	network            string
 	user, workdir      string
 	unit               string // what the worker takes over
+	instance           string // what it holds beyond that
+}
+
+// instance is what the workers of a pool hold beyond their functions: an object
+// of a class. Its hooks run in no other call of the worker's.
+type instance struct {
+	key string // class and encoded parameters
+
+	// ready runs in a new worker, after its hello and before its first call,
+	// under the startup timeout. When it fails the worker is ended, and so is
+	// every call that waits for one.
+	ready func(ctx context.Context, w *poolWorker) error
+
+	// leave runs in a worker that is given up in order, before it is told to
+	// end, within the grace of w.setup. One that is killed, or was lost, does
+	// not run it.
+	leave func(ctx context.Context, w *poolWorker)
+}
+
+func (i *instance) poolKey() string {
+	if i == nil {
+		return ""
+	}
+	return i.key
 }
 
 // maker starts workers. A worker has a sandbox of its own, so that what one call
@@ -162,11 +186,13 @@ type launch struct {
 // poolWorker is a worker of a pool.
 type poolWorker struct {
 	*workerConn
-	pool *pool
-	made *made
+	pool  *pool
+	setup *setup // of the call it was started for
+	made  *made
 
 	until          time.Time // it may be idle; guarded by pool.mu
 	gone           bool      // guarded by pool.mu
+	orderly        bool      // it is given up while nothing runs in it; guarded by pool.mu until gone
 	stdout, stderr *target   // where its output goes; used by the call that has it
 }
 
@@ -291,6 +317,13 @@ func (p *pool) start(ctx context.Context, l *launch, s *setup) {
 		return
 	}
 	defer p.mu.Unlock()
+	if step, ok := errors.AsType[*stepError](err); ok && step.step == stepEnter {
+		for _, wt := range p.waiting {
+			wt.ch <- lease{err: err}
+		}
+		p.waiting = nil
+		return
+	}
 	if len(p.waiting) > 0 && !l.abandoned {
 		wt := p.waiting[0]
 		p.waiting = slices.Delete(p.waiting, 0, 1)
@@ -349,7 +382,7 @@ func (w *poolWorker) release(s *setup) {
 	}
 	if s.opts.Idle == 0 && len(p.workers) > p.min {
 		p.mu.Unlock()
-		w.discard()
+		w.retire()
 		return
 	}
 	w.until = time.Now().Add(s.opts.Idle)
@@ -396,19 +429,25 @@ func (p *pool) sweep() {
 	}
 	p.mu.Unlock()
 	for _, w := range old {
-		w.discard()
+		w.retire()
 	}
 }
 
-// discard ends the worker, in the background. A call that waits gets another.
-func (w *poolWorker) discard() {
+// retire ends a worker that nothing runs in, in the background.
+func (w *poolWorker) retire() { w.giveUp(true) }
+
+// discard ends the worker, in the background, whatever runs in it. A call that
+// waits gets another.
+func (w *poolWorker) discard() { w.giveUp(false) }
+
+func (w *poolWorker) giveUp(orderly bool) {
 	p := w.pool
 	p.mu.Lock()
 	if w.gone {
 		p.mu.Unlock()
 		return
 	}
-	w.gone = true
+	w.gone, w.orderly = true, orderly
 	delete(p.workers, w)
 	p.idle = slices.DeleteFunc(p.idle, func(x *poolWorker) bool { return x == w })
 	if len(p.waiting) > 0 && !p.closed {
@@ -423,6 +462,11 @@ func (w *poolWorker) discard() {
 // end ends the worker, with everything it has started, and what holds it. It has
 // no context of a call: those may have ended, and nothing may be left behind.
 func (w *poolWorker) end() {
+	if i := w.setup.instance; i != nil && i.leave != nil && w.orderly {
+		ctx, cancel := context.WithTimeout(context.Background(), w.setup.opts.Grace)
+		i.leave(ctx, w)
+		cancel()
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
 	defer cancel()
 	w.conn.SetWriteDeadline(time.Now().Add(byeTime))
@@ -454,9 +498,14 @@ func (p *pool) close() {
 		p.sweeper = nil
 	}
 	p.refuseLocked()
+	idle := slices.Clone(p.idle)
 	workers := slices.Collect(maps.Keys(p.workers))
 	p.mu.Unlock()
 	var wg sync.WaitGroup
+	for _, w := range idle {
+		wg.Go(w.retire)
+	}
+	wg.Wait()
 	for _, w := range workers {
 		wg.Go(w.discard)
 	}

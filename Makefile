@@ -3,6 +3,7 @@
 
 GO        ?= go
 PKGS      ?= ./...
+TESTFLAGS ?=
 FUZZTIME  ?= 20s
 BENCHTIME ?= 1s
 CC        := $(shell $(GO) env CC)
@@ -38,10 +39,10 @@ check: ## formatting, vet, staticcheck, generated files, architecture
 
 test: ## all tests, with the race detector where a C compiler is found
 ifneq ($(HAVE_CC),)
-	CGO_ENABLED=1 $(GO) test -race -timeout 14m $(PKGS)
+	CGO_ENABLED=1 $(GO) test -race -timeout 14m $(TESTFLAGS) $(PKGS)
 else
 	@echo 'no C compiler ($(CC)) found: testing without the race detector'
-	$(GO) test -timeout 14m $(PKGS)
+	$(GO) test -timeout 14m $(TESTFLAGS) $(PKGS)
 endif
 
 race: ## all tests under the race detector; needs a C compiler

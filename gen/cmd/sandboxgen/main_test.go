@@ -2,6 +2,7 @@ package main
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,8 +20,30 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the expected output of scripts")
 
+// tools is the folder that holds the programs scripts run.
+var tools string
+
+// TestMain builds the tool. Scripts run what users run: this test itself would
+// be many times slower under the race detector, which sees the generator at
+// work in the tests of package gen.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"sandboxgen": main})
+	os.Exit(func() int {
+		flag.Parse()
+		dir, err := os.MkdirTemp("", "sandboxgen-test")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir)
+		tools = dir
+		cmd := exec.Command("go", "build", "-o", dir, ".")
+		cmd.Stderr = os.Stderr
+		if err := cmd.Run(); err != nil {
+			fmt.Fprintln(os.Stderr, "go build:", err)
+			return 1
+		}
+		return m.Run()
+	}())
 }
 
 // goEnv is what scripts need of the go command's surroundings: its caches, and
@@ -48,6 +71,7 @@ func TestScript(t *testing.T) {
 			for k, v := range env {
 				e.Setenv(k, v)
 			}
+			e.Setenv("PATH", tools+string(os.PathListSeparator)+e.Getenv("PATH"))
 			return nil
 		},
 	})

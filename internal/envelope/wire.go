@@ -49,6 +49,12 @@ func appendHead(b []byte, major byte, n uint64) []byte {
 	return binary.BigEndian.AppendUint64(append(b, m|27), n)
 }
 
+// longHead appends a head that has room for every number, so that it can be
+// filled in later.
+func longHead(b []byte, major byte, n uint64) []byte {
+	return binary.BigEndian.AppendUint64(append(b, major<<5|27), n)
+}
+
 func appendInt(b []byte, i int64) []byte {
 	if i < 0 {
 		return appendHead(b, majorInt, uint64(^i))

@@ -61,12 +61,15 @@ type ArtifactStore interface {
 type CreateRequest struct {
 	RequestID string            // identity for at-most-once creation; the client always sets it
 	Template  string            // name, alias or id; empty: the provider's default
+	Image     string            // OCI reference, only with CapImages; then Template is empty
 	Lifetime  time.Duration     // from now; zero: the provider's default
 	Detached  bool              // lives on when the creating process ends; providers in the cloud always do
 	Env       map[string]string // for everything that is started inside
 	Metadata  map[string]string // kept with the sandbox; visible in lists
 	Resources Resources
 	Network   *NetworkPolicy // nil: the provider's default
+	Volumes   []Volume       // only with CapVolumes; no path is in another
+	Places    []Place        // what the default user must be able to write
 	Artifacts []Artifact     // only for providers with ArtifactStore
 	Require   []string       // protections that must be enforced, as named in Report; else E2012 and nothing runs
 	User      string         // default user inside; empty: the provider's default
@@ -79,6 +82,23 @@ type Resources struct {
 	MemoryMiB int64
 	DiskMiB   int64
 	Processes int64
+	GPU       string // "TYPE" or "TYPE:N", only with CapGPU
+}
+
+// Volume is storage that outlives sandboxes. One that is not there yet is made,
+// empty. Several sandboxes may have it at once.
+type Volume struct {
+	Name     string // letters, digits and . _ -, a letter or digit first, at most 64 bytes
+	Path     string // inside, absolute and clean: the directory it is seen in
+	ReadOnly bool
+}
+
+// Place is a path that the default user must be able to write. A provider whose
+// sandboxes cannot be written everywhere makes it: a directory, or a file that
+// is empty and can be written in place.
+type Place struct {
+	Path string // absolute and clean
+	Dir  bool
 }
 
 // NetworkPolicy says what a sandbox may reach.
@@ -189,6 +209,8 @@ const (
 	CapFork           Capability = "fork"
 	CapPorts          Capability = "ports"
 	CapVolumes        Capability = "volumes"
+	CapImages         Capability = "images"
+	CapGPU            Capability = "gpu"
 	CapTemplates      Capability = "templates"
 	CapEgressPolicy   Capability = "egress_policy"
 	CapMetadataFilter Capability = "metadata_filter"
@@ -210,6 +232,7 @@ type Report struct {
 	Executable string            `json:"executable"` // how the runtime's binary is protected
 	Limits     map[string]string `json:"limits"`     // memory, pids, cpu, disk: mechanism in force
 	Freezer    string            `json:"freezer"`
+	Volumes    []string          `json:"volumes,omitempty"` // "NAME at PATH", and whether it is read-only
 	Degraded   []Degradation     `json:"degraded,omitempty"`
 }
 

@@ -85,6 +85,7 @@ type order struct {
 	mapping    mapKind
 	groups     []cgroupPlan
 	degraded   []providers.Degradation
+	places     []place
 }
 
 func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*order, error) {
@@ -94,6 +95,9 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 	}
 	var err error
 	if o.network, err = networkMode(req.Network); err != nil {
+		return nil, err
+	}
+	if o.places, err = checkPlaces(&o.CreateRequest, p.expose); err != nil {
 		return nil, err
 	}
 	if o.limits, err = chooseLimits(req.Resources, machineMemory()); err != nil {
@@ -201,7 +205,7 @@ func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, 
 	state := savedState{
 		initID:    newInitID(b.proc.pid, b.proc.startTime),
 		Deadline:  deadline,
-		Report:    p.report(o, b.proc.report),
+		Report:    p.report(o, b.proc.report, b.spec.volumes),
 		Artifacts: b.artifacts,
 	}
 	if err := e.save(fileState, state); err != nil {
@@ -317,6 +321,10 @@ func (b *builder) prepare(ctx context.Context) error {
 	if err := b.e.save(fileConfig, b.saved); err != nil {
 		return err
 	}
+	volumes, err := b.openVolumes()
+	if err != nil {
+		return err
+	}
 	b.conf = serveConfig{
 		ID: o.id, Token: randomText(32), Env: o.Env, User: o.User, WorkDir: o.WorkDir,
 		Detached: o.Detached, Deadline: bootAfter(o.Lifetime),
@@ -327,8 +335,10 @@ func (b *builder) prepare(ctx context.Context) error {
 	b.spec = &launchSpec{
 		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network,
 		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.expose,
+		volumes: volumes, places: o.places, placesOfRoot: o.User == "root",
 		lock: b.files[0], cpus: o.limits.affinity(),
 	}
+	b.conf.Writable = b.spec.writable()
 	if err := b.openFiles(lease); err != nil {
 		return err
 	}

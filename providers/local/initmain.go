@@ -3,6 +3,7 @@
 package local
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"runtime"
@@ -46,7 +47,7 @@ func takeOver() *inside {
 		}
 		in.extra = append(in.extra, f)
 	}
-	s, err := newSpawner(restrictThread)
+	s, err := newSpawner(func() error { return restrictThread(writablePaths(in.config)) })
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandbox: the thread that starts commands cannot be restricted:", err)
 		os.Exit(1)
@@ -54,6 +55,15 @@ func takeOver() *inside {
 	in.spawn, in.onSpawner = s.spawn, s.run
 	in.canSwitchUser = os.Geteuid() == 0
 	return in
+}
+
+// writablePaths is serveConfig.Writable. What is malformed is noticed by serve.
+func writablePaths(config []byte) []string {
+	var c struct {
+		Writable []string `json:"writable"`
+	}
+	_ = json.Unmarshal(config, &c)
+	return c.Writable
 }
 
 // ready answers the client, and then lets the runtime use all processors: one

@@ -74,9 +74,10 @@ var landlockRules = []struct {
 }
 
 // restrictThread puts the calling thread, and what it will start, in a Landlock
-// domain, where the kernel has Landlock. The goroutine must be locked to the
+// domain, where the kernel has Landlock; writable are paths beside those of every
+// sandbox. The goroutine must be locked to the
 // thread.
-func restrictThread() error {
+func restrictThread(writable []string) error {
 	abi := landlockABI()
 	if abi == 0 {
 		return nil
@@ -95,6 +96,15 @@ func restrictThread() error {
 	defer unix.Close(ruleset)
 	for _, rule := range landlockRules {
 		if err := allowBeneath(ruleset, rule.path, rule.rights&attr.Handled_access_fs); err != nil {
+			return err
+		}
+	}
+	for _, path := range writable {
+		rights := attr.Handled_access_fs &^ landlockDevices
+		if fi, err := os.Lstat(path); err == nil && !fi.IsDir() {
+			rights &= landlockWrite | landlockRead&^unix.LANDLOCK_ACCESS_FS_READ_DIR
+		}
+		if err := allowBeneath(ruleset, path, rights); err != nil {
 			return err
 		}
 	}

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -24,8 +26,12 @@ type launchSpec struct {
 
 	scratchBytes int64 // of everything that can be written but /dev/shm, which has a quarter more
 
-	binds  []bind   // artifacts, below /run/sandbox
-	expose []string // host paths that are shown read-only at the same place
+	binds   []bind   // artifacts, below /run/sandbox
+	volumes []volume // directories of the host that outlive the sandbox
+	places  []place
+
+	placesOfRoot bool     // places belong to root, not to user
+	expose       []string // host paths that are shown read-only at the same place
 
 	cgroup cgroupJoin // nil: no control group
 
@@ -181,6 +187,7 @@ type launcher struct {
 	files []*os.File // of the child, by descriptor; nil: /dev/null
 	prog  nsinit.Program
 	trees []*os.File // sent with the program
+	ids   *os.File   // user namespace of volumes; nil until one is needed
 }
 
 // Descriptors of the child that are always the same.
@@ -221,12 +228,19 @@ func (l *launcher) compile() (err error) {
 // tree copies a tree of the host, when this process may. Init itself could not
 // reach a tree below a directory that only root can enter.
 func (l *launcher) tree(source string, attr uint64) (int, bool, error) {
-	if !l.host.clientTrees {
+	var f *os.File
+	var err error
+	switch {
+	case attr&unix.MOUNT_ATTR_IDMAP != 0:
+		if f, err = l.volumeTree(source, attr); err != nil {
+			return 0, false, err
+		}
+	case !l.host.clientTrees:
 		return 0, false, nil
-	}
-	f, err := detachedTree(source, attr)
-	if err != nil {
-		return 0, false, errdefs.Wrap("E2000", "create sandbox", "copy the mount of "+source, err)
+	default:
+		if f, err = detachedTree(source, attr); err != nil {
+			return 0, false, errdefs.Wrap("E2000", "create sandbox", "copy the mount of "+source, err)
+		}
 	}
 	l.trees = append(l.trees, f)
 	return len(l.trees) - 1, true, nil
@@ -235,6 +249,9 @@ func (l *launcher) tree(source string, attr uint64) (int, bool, error) {
 func (l *launcher) closeTrees() {
 	for _, f := range l.trees {
 		f.Close()
+	}
+	if l.ids != nil {
+		l.ids.Close()
 	}
 }
 

@@ -27,13 +27,13 @@ const (
 	mapSingle mapKind = "single" // a user without: 1000 to the caller, nothing else
 )
 
-// The ids that root's sandboxes are mapped to: blockCount blocks from blockBase, and one
-// more for the probe.
+// The ids that root's sandboxes are mapped to: blockCount blocks from blockBase, one
+// more for the probe, and one for the owners of files of volumes.
 // They are above what distributions give to people, services and sub-ids.
 const (
 	blockBase  = 0x70000000
 	blockSize  = 65536
-	blockCount = 4096
+	blockCount = 4094
 )
 
 // userID is the user and the group that commands run as inside when nothing

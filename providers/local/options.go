@@ -73,6 +73,14 @@ func checkRequest(r *providers.CreateRequest) error {
 			Message:    fmt.Sprintf("template %q is not known to provider local", clip(r.Template)),
 			Suggestion: "use the template base"}
 	}
+	if r.Image != "" {
+		return &errdefs.Error{Code: "E8004", Op: "create sandbox",
+			Message: "provider local makes no sandboxes from images", Suggestion: "leave Image empty: a sandbox shows the programs of this machine"}
+	}
+	if r.Resources.GPU != "" {
+		return &errdefs.Error{Code: "E8004", Op: "create sandbox",
+			Message: "provider local gives sandboxes no GPU", Suggestion: "leave GPU empty, or name a provider that has GPUs"}
+	}
 	if r.Lifetime == 0 {
 		r.Lifetime = defaultLifetime
 	}

@@ -61,6 +61,7 @@ func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker
 	p.proc()
 	p.dev(view)
 	p.artifacts()
+	p.volumes()
 	p.network()
 	p.enter()
 	p.limits()
@@ -104,6 +105,15 @@ func (p *planner) openSources(view []viewEntry) error {
 			attr |= unix.MOUNT_ATTR_NOEXEC
 		}
 		if err := p.openSource(b.target, b.source, attr, false); err != nil {
+			return err
+		}
+	}
+	for _, v := range p.s.volumes {
+		attr := v.attr()
+		if p.s.mapping.kind == mapBlock {
+			attr |= unix.MOUNT_ATTR_IDMAP
+		}
+		if err := p.openSource(v.target, v.source, attr, false); err != nil {
 			return err
 		}
 	}
@@ -168,6 +178,7 @@ func (p *planner) scratch() {
 	if s.mapping.manyUsers() {
 		p.place("root", 0o700, 0)
 	}
+	p.places()
 	p.add("hide the scratch", unix.SYS_UMOUNT2, nsinit.Str("proc"), nsinit.Int(unix.MNT_DETACH))
 }
 
@@ -345,7 +356,9 @@ func (p *planner) limits() {
 	p.rlimit(unix.RLIMIT_SIGPENDING, 4096)
 	p.rlimit(unix.RLIMIT_RTPRIO, 0)
 	p.rlimit(unix.RLIMIT_NICE, 0)
-	p.rlimit(unix.RLIMIT_FSIZE, uint64(fsize))
+	if !p.s.writesVolumes() {
+		p.rlimit(unix.RLIMIT_FSIZE, uint64(fsize))
+	}
 	if p.s.affinity > 0 {
 		p.add("choose processors", unix.SYS_SCHED_SETAFFINITY, nsinit.Int(0), nsinit.Int(len(affinityMask{})), nsinit.Bytes(chooseCPUs(p.s.affinity))).All = true
 	}

@@ -127,7 +127,7 @@ func (p *Provider) Check(ctx context.Context) error { return probe(ctx) }
 // Capabilities says what the provider can do. A lifetime has no maximum.
 func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error) {
 	return providers.Capabilities{
-		Set:      map[providers.Capability]bool{providers.CapDetached: true, providers.CapMetadataFilter: true},
+		Set:      map[providers.Capability]bool{providers.CapDetached: true, providers.CapMetadataFilter: true, providers.CapVolumes: true},
 		Lifetime: providers.LifetimeRange{Min: minLifetime, Default: defaultLifetime},
 		Networks: []string{netNone, netLoopback, netHost},
 	}, nil

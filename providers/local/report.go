@@ -52,7 +52,7 @@ func degradations(host *cgroupHost, can *probeResult, exe string, o *order) []pr
 }
 
 // report joins what the construction says with how limits are enforced.
-func (p *Provider) report(o *order, c constructed) providers.Report {
+func (p *Provider) report(o *order, c constructed, volumes []volume) providers.Report {
 	host := p.groups()
 	or := func(limit, otherwise string) string {
 		if m := host.mechanism(limit); m != "" {
@@ -75,6 +75,9 @@ func (p *Provider) report(o *order, c constructed) providers.Report {
 	}
 	if c.landlock > 0 {
 		r.Landlock = fmt.Sprint(c.landlock)
+	}
+	for _, v := range volumes {
+		r.Volumes = append(r.Volumes, v.String())
 	}
 	for _, w := range c.warnings {
 		r.Degraded = append(r.Degraded, providers.Degradation{What: "root", Why: w, Remedy: "expose only what sandboxes need"})

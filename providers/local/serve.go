@@ -35,6 +35,7 @@ type serveConfig struct {
 	Deadline     int64             `json:"deadline"`                // CLOCK_BOOTTIME, ns
 	SampleMemory int64             `json:"sample_memory,omitempty"` // bytes; zero: a control group limits memory
 	Groups       []string          `json:"groups,omitempty"`        // kinds of the files of control groups
+	Writable     []string          `json:"writable,omitempty"`      // paths beside those of every sandbox
 }
 
 // Positions in launchSpec.extra: the note of the end, the lease of the block of

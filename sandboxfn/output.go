@@ -18,6 +18,8 @@ const (
 	slowTick    = slowWriter / 40
 	maxLine     = 64 << 10 // bytes of a line that is not written before it ends
 	maxTail     = 8 << 10  // bytes of standard error that a lost worker leaves
+
+	recordOverhead = 256 // bytes that a record counts beside what was sent of it
 )
 
 // sink takes what a worker writes to one of its standard streams and hands it
@@ -41,6 +43,17 @@ type sink struct {
 	patient patience  // guarded by mu; of take
 	tail    []byte    // guarded by mu; of everything, at most maxTail
 	closed  bool      // guarded by mu
+
+	records []queuedRecord // guarded by mu; not handed on yet
+	waiting int            // guarded by mu; bytes that they count
+	missed  int            // guarded by mu; records that found no room
+}
+
+// queuedRecord is a log record that waits for its handler.
+type queuedRecord struct {
+	size int
+	emit func()
+	note func(missed int) // how many after it found no room
 }
 
 func newSink(name string) *sink {
@@ -138,6 +151,48 @@ func (s *sink) keepTail(b []byte) {
 	s.tail = append(s.tail, b...)
 }
 
+// record queues a log record of size bytes. emit is called from the goroutine of
+// the sink, in order. It never waits: what finds no room is counted, and note is
+// told when there is room again.
+func (s *sink) record(size int, emit func(), note func(missed int)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	size += recordOverhead
+	if s.closed || s.waiting+size > maxBuffered {
+		s.missed++
+		return
+	}
+	s.records = append(s.records, queuedRecord{size, emit, note})
+	s.waiting += size
+	s.queued += uint64(size)
+	s.cond.Broadcast()
+}
+
+// emitLocked hands on the first record, if there is one.
+func (s *sink) emitLocked() bool {
+	if len(s.records) == 0 {
+		return false
+	}
+	r := s.records[0]
+	if s.records = s.records[1:]; len(s.records) == 0 {
+		s.records = nil // what was handed on is no longer needed
+	}
+	s.mu.Unlock()
+	r.emit()
+	s.mu.Lock()
+	for len(s.records) == 0 && s.missed > 0 {
+		missed := s.missed
+		s.missed = 0
+		s.mu.Unlock()
+		r.note(missed)
+		s.mu.Lock()
+	}
+	s.waiting -= r.size
+	s.written += uint64(r.size)
+	s.cond.Broadcast()
+	return true
+}
+
 // run writes until the sink is closed and nothing is left.
 func (s *sink) run() {
 	defer close(s.done)
@@ -145,6 +200,9 @@ func (s *sink) run() {
 	defer s.mu.Unlock()
 	var out []byte
 	for {
+		if s.emitLocked() {
+			continue
+		}
 		var t *target
 		var n int
 		if t, out, n = s.nextLocked(out[:0]); t == nil {
@@ -234,7 +292,7 @@ func (s *sink) flush(ctx context.Context) {
 	})
 	defer stop()
 	var patient patience
-	for s.written < goal && s.to != nil && ctx.Err() == nil {
+	for s.written < goal && (s.to != nil || s.waiting > 0) && ctx.Err() == nil {
 		s.flushed = true
 		if !s.waitLocked(&patient) {
 			return

@@ -48,6 +48,10 @@ type ClientOptions struct {
 	// unless SANDBOX_DEBUG is on: then they go to standard error.
 	Logger *slog.Logger
 
+	// Secrets gives the values of the secrets that functions ask for. Nil: the
+	// environment of this process.
+	Secrets SecretSource
+
 	// Stdout and Stderr are where functions' output goes. Nil: os.Stdout and
 	// os.Stderr.
 	Stdout, Stderr io.Writer
@@ -118,6 +122,9 @@ func (o *ClientOptions) withDefaults() (ClientOptions, error) {
 		if debug {
 			c.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 		}
+	}
+	if c.Secrets == nil {
+		c.Secrets = Environment{}
 	}
 	if c.Stdout == nil {
 		c.Stdout = os.Stdout

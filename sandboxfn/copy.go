@@ -49,11 +49,22 @@ func (sb *Sandbox) CopyTo(ctx context.Context, local, remote string) error {
 	if len(items) == 0 {
 		return nil
 	}
-	err = sb.sendTar(ctx, p, local, items)
-	if errors.Is(err, ErrCommandNotFound) {
-		err = f.sendParts(p, local, items)
+	open := func(name string) (io.ReadCloser, error) {
+		return os.Open(filepath.Join(local, filepath.FromSlash(name)))
 	}
-	return f.fail("copy", remote, err)
+	return f.fail("copy", remote, f.sendItems(p, items, open))
+}
+
+// opener opens the file of an item by its name.
+type opener func(name string) (io.ReadCloser, error)
+
+// sendItems sends items below p, which is there.
+func (f *FS) sendItems(p string, items []item, open opener) error {
+	err := f.sb.sendTar(f.ctx, p, items, open)
+	if errors.Is(err, ErrCommandNotFound) {
+		err = f.sendParts(p, items, open)
+	}
+	return err
 }
 
 func (sb *Sandbox) copyFileTo(f *FS, local, remote string, info fs.FileInfo) error {
@@ -173,7 +184,7 @@ func (sb *Sandbox) listTree(ctx context.Context, p string, depth int) (map[strin
 }
 
 // sendTar sends items as one archive to the sandbox's tar.
-func (sb *Sandbox) sendTar(ctx context.Context, p, local string, items []item) error {
+func (sb *Sandbox) sendTar(ctx context.Context, p string, items []item, open opener) error {
 	root, err := sb.envd.Stat(ctx, p)
 	if err != nil {
 		return err
@@ -188,7 +199,7 @@ func (sb *Sandbox) sendTar(ctx context.Context, p, local string, items []item) e
 		return err
 	}
 	buf := bufio.NewWriterSize(in, inputChunk)
-	sent := writeTar(buf, local, items)
+	sent := writeTar(buf, items, open)
 	if sent == nil {
 		sent = buf.Flush()
 	}
@@ -211,7 +222,7 @@ type localFailure struct{ err error }
 
 func (e *localFailure) Error() string { return e.err.Error() }
 
-func writeTar(w io.Writer, local string, items []item) error {
+func writeTar(w io.Writer, items []item, open opener) error {
 	tw := tar.NewWriter(w)
 	for _, it := range items {
 		h := &tar.Header{
@@ -230,7 +241,7 @@ func writeTar(w io.Writer, local string, items []item) error {
 			return err
 		}
 		if it.mode.IsRegular() {
-			if err := addFile(tw, filepath.Join(local, filepath.FromSlash(it.name)), it.size); err != nil {
+			if err := addFile(tw, it, open); err != nil {
 				return err
 			}
 		}
@@ -238,15 +249,15 @@ func writeTar(w io.Writer, local string, items []item) error {
 	return tw.Close()
 }
 
-func addFile(w io.Writer, name string, size int64) error {
-	src, err := os.Open(name)
+func addFile(w io.Writer, it item, open opener) error {
+	src, err := open(it.name)
 	if err != nil {
 		return &localFailure{err}
 	}
 	defer src.Close()
-	n, err := io.Copy(w, io.LimitReader(src, size))
-	if err == nil && n < size {
-		return &localFailure{fmt.Errorf("%s became shorter while it was copied", name)}
+	n, err := io.Copy(w, io.LimitReader(src, it.size))
+	if err == nil && n < it.size {
+		return &localFailure{fmt.Errorf("%s became shorter while it was copied", it.name)}
 	}
 	return err
 }
@@ -255,7 +266,7 @@ func addFile(w io.Writer, name string, size int64) error {
 const partBatch = 100
 
 // sendParts sends items without the help of tar.
-func (f *FS) sendParts(p, local string, items []item) error {
+func (f *FS) sendParts(p string, items []item, open opener) error {
 	var files []envd.Part
 	modes := map[string][]string{}
 	for _, it := range items {
@@ -272,8 +283,7 @@ func (f *FS) sendParts(p, local string, items []item) error {
 				return err
 			}
 		default:
-			name := filepath.Join(local, filepath.FromSlash(it.name))
-			files = append(files, envd.Part{Path: to, Open: func() (io.ReadCloser, error) { return os.Open(name) }})
+			files = append(files, envd.Part{Path: to, Open: func() (io.ReadCloser, error) { return open(it.name) }})
 			modes[octal(it.mode)] = append(modes[octal(it.mode)], operand(to))
 		}
 	}

@@ -20,6 +20,7 @@ import (
 type CreateOptions struct {
 	Provider string // default: the client's
 	Template string // recipe; default: the client's, else the provider's
+	Image    string // OCI reference in place of a template; [ErrNotSupported] where the provider takes none
 
 	// Lifetime is when the sandbox ends, from now, unless [Sandbox.SetLifetime]
 	// moves it. Zero: the client's, else the provider's default. Negative, or
@@ -36,6 +37,12 @@ type CreateOptions struct {
 	CPU          float64 // processors; zero: the provider's default
 	Memory, Disk Bytes   // zero: the provider's default
 	Processes    int     // at once; zero: the provider's default
+	GPU          string  // "TYPE" or "TYPE:N"; [ErrNotSupported] where the provider has none
+
+	// Volumes are storage that outlives the sandbox, each in a directory of its
+	// own. One that is not there yet is made, empty. Several sandboxes may have one
+	// at once. [ErrNotSupported] where the provider has none.
+	Volumes []Volume
 
 	// Network is "none", "loopback", "host" or "all", or a comma-separated list
 	// of what may be reached: host[:port], *.suffix[:port], CIDR[:port]. Empty:
@@ -65,7 +72,10 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 		v = *o
 	}
 	check := optionCheck{op: "create sandbox"}
-	if v.Template == "" {
+	if v.Template != "" && v.Image != "" {
+		check.fail("Template and Image exclude each other")
+	}
+	if v.Template == "" && v.Image == "" {
 		v.Template = c.opts.Template
 	}
 	if v.Lifetime == 0 {
@@ -92,6 +102,14 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 		check.text("Metadata "+k, val)
 	}
 	check.resources(v)
+	check.text("Image", v.Image)
+	if !isGPU(v.GPU) {
+		check.fail("GPU " + quoted(v.GPU) + " is not TYPE or TYPE:COUNT")
+	}
+	checkVolumes(v.Volumes, func(format string, args ...any) error {
+		check.fail(fmt.Sprintf(format, args...))
+		return nil
+	})
 	net, err := parseNetwork(v.Network)
 	if err != "" {
 		check.fail("Network " + quoted(v.Network) + ": " + err)
@@ -108,18 +126,32 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 	if check.problem != "" {
 		return providers.CreateRequest{}, &Error{Code: "E2011", Op: check.op, Message: check.problem, Suggestion: check.suggestion}
 	}
+	for _, want := range []struct {
+		asked      bool
+		cap        providers.Capability
+		what, hint string
+	}{
+		{len(v.Volumes) > 0, providers.CapVolumes, "volumes", "leave Volumes empty, or name a provider that has them"},
+		{v.Image != "", providers.CapImages, "images", "leave Image empty, or name a provider that makes sandboxes from images"},
+		{v.GPU != "", providers.CapGPU, "GPUs", "leave GPU empty, or name a provider that has them"},
+	} {
+		if want.asked && !caps.Set[want.cap] {
+			return providers.CreateRequest{}, lacking(check.op, provider, want.what, want.hint)
+		}
+	}
 	if v.RequestID == "" {
 		v.RequestID = randomID()
 	}
 	return providers.CreateRequest{
-		RequestID: v.RequestID, Template: v.Template, Lifetime: v.Lifetime, Detached: v.Detached,
+		RequestID: v.RequestID, Template: v.Template, Image: v.Image, Lifetime: v.Lifetime, Detached: v.Detached,
 		Env: maps.Clone(v.Env), Metadata: maps.Clone(v.Metadata),
 		Resources: providers.Resources{
 			CPUMilli:  int64(math.Ceil(v.CPU * 1000)),
 			MemoryMiB: int64((v.Memory + MiB - 1) / MiB),
 			DiskMiB:   int64((v.Disk + MiB - 1) / MiB),
-			Processes: int64(v.Processes),
+			Processes: int64(v.Processes), GPU: v.GPU,
 		},
+		Volumes: volumeRequest(v.Volumes),
 		Network: net, Require: slices.Clone(v.Require), User: v.User, WorkDir: v.WorkDir,
 	}, nil
 }

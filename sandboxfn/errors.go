@@ -53,6 +53,7 @@ var (
 	ErrDeadline         = errdefs.ErrDeadline
 	ErrCancelled        = errdefs.ErrCancelled
 	ErrWorkerStart      = errdefs.ErrWorkerStart
+	ErrSecretNotFound   = errdefs.ErrSecretNotFound
 
 	// ErrTimeout matches every error that means a clock ran out, whichever
 	// clock it was; each also matches context.DeadlineExceeded.

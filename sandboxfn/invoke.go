@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"sync"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
@@ -26,6 +27,9 @@ type setup struct {
 	set            *poolSet
 	pool           *pool
 	stdout, stderr io.Writer
+	secrets        SecretSource
+	order          order[*poolWorker]
+	ordered        sync.Once // order is set
 }
 
 func call[A, R any](ctx context.Context, h *handle, args *A) (R, error) {
@@ -130,7 +134,7 @@ func (s *setup) once(ctx context.Context, p envelope.Payload, result any) (envel
 	d, err := envelope.DecodeResponse(answer, s.fn.res, knownErrors(), result)
 	w.deliver(ctx, d.Counters)
 	if err != nil || d.Outcome == envelope.Panicked {
-		w.discard() // what it is in now is not known
+		w.drain() // what it is in now is not known
 	} else {
 		w.release(s)
 	}
@@ -210,15 +214,11 @@ func (h *handle) setup(ctx context.Context, mode *worker.Mode) (*setup, error) {
 	case LogDiscard:
 		s.stdout, s.stderr = io.Discard, io.Discard
 	}
-	provider := o.Provider
-	if provider == "" && c != nil {
-		provider = c.Provider()
+	key, err := s.poolKey(ctx, c)
+	if err != nil {
+		return nil, err
 	}
-	s.pool = set.of(poolKey{
-		provider: provider, template: o.Template, cpu: o.CPU, memory: o.Memory, disk: o.Disk,
-		env: envText(o.Env), network: o.Network, user: o.User, workdir: o.WorkDir, unit: s.unit,
-		instance: h.instance.poolKey(),
-	})
+	s.pool = set.of(key)
 	h.last.Store(s)
 	return s, nil
 }

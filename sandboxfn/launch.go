@@ -35,6 +35,9 @@ func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
 	}
 	w.made = m
 	w.workerConn = newWorkerConn(m.conn, m.proc, out, stderr)
+	if m.attach != nil {
+		m.attach(w.workerConn)
+	}
 	h, err := w.hello(ctx)
 	if err == nil {
 		err = checkHello(h, m.token, m.digest, s.unit, s.name)
@@ -47,7 +50,7 @@ func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
 		}
 	}
 	if err != nil {
-		w.end()
+		w.end(false)
 		return nil, notStartedError(ctx, s, err)
 	}
 	return w, nil
@@ -78,7 +81,7 @@ type stepError struct {
 // stepEnter is the step in which an instance is made.
 const stepEnter = "enter"
 
-func (e *stepError) Error() string { return e.step + ": " + e.err.Error() }
+func (e *stepError) Error() string { return "step " + e.step + ": " + e.err.Error() }
 func (e *stepError) Unwrap() error { return e.err }
 
 // notStartedError is the error of a call for which no worker could be started.
@@ -96,16 +99,19 @@ func notStartedError(ctx context.Context, s *setup, err error) error {
 		if lost, ok := errors.AsType[*WorkerLostError](cause); ok && lost.Stderr != "" {
 			cause = fmt.Errorf("%w; it wrote: %s", cause, strings.TrimSpace(lost.Stderr))
 		}
-		return errdefs.Wrap("E9015", s.name, "step "+step.step, cause)
+		return errdefs.Wrap("E9015", s.name, "", &stepError{step.step, cause})
 	}
 	return errdefs.Wrap("E9015", s.name, "", err)
 }
 
 // workerEnv is the environment that makes a process a worker of unit.
-func workerEnv(s *setup, token, digest string) map[string]string {
+func workerEnv(s *setup, secrets map[string]Secret, token, digest string) map[string]string {
 	env := maps.Clone(s.opts.Env)
 	if env == nil {
 		env = map[string]string{}
+	}
+	for name, v := range secrets {
+		env[name] = v.Reveal()
 	}
 	env[worker.EnvUnit] = s.unit
 	env[worker.EnvToken] = token
@@ -127,11 +133,19 @@ func (m *sandboxMaker) start(ctx context.Context, s *setup, stdout, stderr func(
 		return nil, errdefs.New("E9010", s.name, "this program is built for "+runtime.GOOS+"/"+runtime.GOARCH+", sandboxes run linux")
 	}
 	o := s.opts
+	secrets, err := s.resolveSecrets(ctx)
+	if err != nil {
+		return nil, &stepError{"create", err}
+	}
+	places, err := places(o.Files)
+	if err != nil {
+		return nil, &stepError{"create", err}
+	}
 	sb, err := m.c.createForPool(ctx, &CreateOptions{
-		Provider: o.Provider, Template: o.Template,
-		CPU: o.CPU, Memory: o.Memory, Disk: o.Disk,
+		Provider: o.Provider, Template: o.Template, Image: o.Image,
+		CPU: o.CPU, Memory: o.Memory, Disk: o.Disk, GPU: o.GPU, Volumes: o.Volumes,
 		Network: o.Network, User: o.User, WorkDir: o.WorkDir,
-	}, []providers.Artifact{{Digest: self.Digest, Path: self.Path}})
+	}, poolNeeds{[]providers.Artifact{{Digest: self.Digest, Path: self.Path}}, places})
 	if err != nil {
 		return nil, &stepError{"create", err}
 	}
@@ -141,12 +155,15 @@ func (m *sandboxMaker) start(ctx context.Context, s *setup, stdout, stderr func(
 		}
 	}()
 	path, err := sb.ensureArtifact(ctx, self)
+	if err == nil {
+		err = sb.putMounts(ctx, o.Files)
+	}
 	if err != nil {
 		return nil, &stepError{"upload", err}
 	}
 	token := newToken()
 	proc, err := sb.startWorker(ctx, workerSpec{
-		Path: path, Env: workerEnv(s, token, self.Digest),
+		Path: path, Env: workerEnv(s, secrets, token, self.Digest),
 		User: o.User, Dir: o.WorkDir, Stdout: stdout, Stderr: stderr,
 	})
 	if err != nil {
@@ -210,7 +227,7 @@ func missing(ctx context.Context, sb *Sandbox, self artifact.Self) error {
 	return errdefs.New("E9011", "start worker", fmt.Sprintf("the executable needs %s", strings.Join(lacks, ", ")))
 }
 
-// envText is env as part of a pool's key.
+// envText is a map of names as part of a pool's key.
 func envText(env map[string]string) string {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(env)) {

@@ -117,12 +117,17 @@ func Kill(ctx context.Context, id string) error {
 // Errors: [ErrOption], [ErrTemplateNotFound], [ErrQuota], [ErrIsolation] where
 // this machine cannot isolate, [ErrRequire]. It is safe for concurrent use.
 func (c *Client) Create(ctx context.Context, o *CreateOptions) (*Sandbox, error) {
-	return c.createForPool(ctx, o, nil)
+	return c.createForPool(ctx, o, poolNeeds{})
 }
 
-// createForPool is Create with files of this machine to be made visible inside,
-// where the provider can.
-func (c *Client) createForPool(ctx context.Context, o *CreateOptions, artifacts []providers.Artifact) (*Sandbox, error) {
+// poolNeeds is what a sandbox is to have that workers run in.
+type poolNeeds struct {
+	artifacts []providers.Artifact // files of this machine to be made visible inside, where the provider can
+	places    []providers.Place    // what the default user must be able to write
+}
+
+// createForPool is Create with what workers need.
+func (c *Client) createForPool(ctx context.Context, o *CreateOptions, needs poolNeeds) (*Sandbox, error) {
 	const op = "create sandbox"
 	if err := ctx.Err(); err != nil {
 		return nil, contextError(ctx, op)
@@ -150,8 +155,9 @@ func (c *Client) createForPool(ctx context.Context, o *CreateOptions, artifacts 
 		return nil, err
 	}
 	if store, ok := p.(providers.ArtifactStore); ok && store.HostArtifacts() {
-		req.Artifacts = slices.Clone(artifacts)
+		req.Artifacts = slices.Clone(needs.artifacts)
 	}
+	req.Places = needs.places
 	start := time.Now()
 	cctx, cancel := context.WithTimeoutCause(ctx, c.createTimeout(caps), &Error{Code: "E5002", Op: op, Message: "the creation timeout passed"})
 	defer cancel()

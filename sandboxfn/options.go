@@ -7,6 +7,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -105,8 +106,9 @@ type Volume struct {
 // Options are the settings of a function. Every field's zero value means "not
 // set": directives fill the handle's options, [Func.With] overrides single
 // fields of them, and what is set nowhere has the default named here. Functions
-// whose Provider, Template, CPU, Memory, Disk, Env, Network, User and WorkDir
-// are equal share sandboxes.
+// of one package share sandboxes when everything is equal that says what a
+// sandbox is: Provider, Template or Image, CPU, Memory, Disk, GPU, Env, Secrets,
+// Files, Volumes, Network, User, WorkDir, Concurrency and Fresh.
 type Options struct {
 	Template string // recipe of the sandbox; default: the provider's
 	Image    string // OCI reference in place of a template
@@ -157,7 +159,10 @@ type Options struct {
 
 // override returns o with every field that is set in with taken from there.
 func (o Options) override(with Options) Options {
-	set(&o.Template, with.Template)
+	// Of two names for what a sandbox is made from, the one set last counts.
+	if with.Template != "" || with.Image != "" {
+		o.Template, o.Image = with.Template, with.Image
+	}
 	set(&o.Provider, with.Provider)
 	set(&o.Timeout, with.Timeout)
 	set(&o.StartupTimeout, with.StartupTimeout)
@@ -166,30 +171,58 @@ func (o Options) override(with Options) Options {
 	set(&o.Retries, with.Retries)
 	set(&o.Backoff, with.Backoff)
 	set(&o.Workers, with.Workers)
+	set(&o.Spare, with.Spare)
 	set(&o.Idle, with.Idle)
+	set(&o.Concurrency, with.Concurrency)
+	set(&o.Fresh, with.Fresh)
+	set(&o.InFlight, with.InFlight)
+	set(&o.Batch, with.Batch)
+	set(&o.BatchWait, with.BatchWait)
 	set(&o.CPU, with.CPU)
 	set(&o.Memory, with.Memory)
 	set(&o.Disk, with.Disk)
+	set(&o.GPU, with.GPU)
 	set(&o.Network, with.Network)
 	set(&o.User, with.User)
 	set(&o.WorkDir, with.WorkDir)
 	set(&o.Log, with.Log)
 	set(&o.MaxPayload, with.MaxPayload)
+	set(&o.Codec, with.Codec)
+	set(&o.Nested, with.Nested)
 	if with.Stdout != nil {
 		o.Stdout = with.Stdout
 	}
 	if with.Stderr != nil {
 		o.Stderr = with.Stderr
 	}
-	if len(with.Env) > 0 {
-		env := maps.Clone(o.Env)
-		if env == nil {
-			env = map[string]string{}
-		}
-		maps.Copy(env, with.Env)
-		o.Env = env
-	}
+	o.Env = merged(o.Env, with.Env)
+	o.Secrets = merged(o.Secrets, with.Secrets)
+	o.Files = appended(o.Files, with.Files, func(m FileMount) string { return m.Remote })
+	o.Volumes = appended(o.Volumes, with.Volumes, func(v Volume) string { return v.Path })
 	return o
+}
+
+// appended is a with the elements of b after it, which replace those of a that
+// have the same path.
+func appended[T any](a, b []T, at func(T) string) []T {
+	if len(b) == 0 {
+		return a
+	}
+	kept := slices.DeleteFunc(slices.Clone(a), func(x T) bool {
+		return slices.ContainsFunc(b, func(y T) bool { return path.Clean(at(x)) == path.Clean(at(y)) })
+	})
+	return append(kept, b...)
+}
+
+// merged is a with the pairs of b, which win. Neither changes.
+func merged(a, b map[string]string) map[string]string {
+	if len(b) == 0 {
+		return a
+	}
+	m := make(map[string]string, len(a)+len(b))
+	maps.Copy(m, a)
+	maps.Copy(m, b)
+	return m
 }
 
 func set[T comparable](field *T, value T) {
@@ -205,7 +238,11 @@ func (o Options) withDefaults() Options {
 	none(&o.Timeout, NoTimeout, 5*time.Minute)
 	none(&o.StartupTimeout, 0, time.Minute)
 	none(&o.Grace, NoGrace, time.Second)
+	if o.Fresh && o.Idle == 0 {
+		o.Idle = NoIdle
+	}
 	none(&o.Idle, NoIdle, time.Minute)
+	none(&o.Concurrency, 0, 1)
 	retries := 0
 	if o.Idempotent {
 		retries = 2
@@ -215,7 +252,20 @@ func (o Options) withDefaults() Options {
 	none(&o.Workers, Workers{}, Workers{Max: 16})
 	none(&o.Log, "", LogForward)
 	none(&o.MaxPayload, 0, 512*MiB)
+	none(&o.Codec, "", CodecCBOR)
+	none(&o.Nested, "", NestedCaller)
+	if o.Batch != 0 {
+		none(&o.BatchWait, 0, 10*time.Millisecond)
+	}
 	o.Env = maps.Clone(o.Env)
+	o.Secrets = maps.Clone(o.Secrets)
+	for name, source := range o.Secrets {
+		if source == "" {
+			o.Secrets[name] = name
+		}
+	}
+	o.Files = slices.Clone(o.Files)
+	o.Volumes = slices.Clone(o.Volumes)
 	return o
 }
 
@@ -252,7 +302,34 @@ func (o Options) check(op string) error {
 			return err
 		}
 	}
+	if o.Batch != 0 {
+		if err := within("BatchWait", o.BatchWait, 1, 1<<62); err != nil {
+			return err
+		}
+	}
 	switch {
+	case o.Template != "" && o.Image != "":
+		return bad("options Template and Image exclude each other: both say what the sandbox is made from")
+	case strings.ContainsFunc(o.Image, notInName):
+		return bad("option Image: %q is not a reference to an image", o.Image)
+	case !isGPU(o.GPU):
+		return bad("option GPU: %q is not TYPE or TYPE:COUNT", o.GPU)
+	case o.Spare < 0 || o.Spare > 1000:
+		return bad("option Spare: %d is out of range 0..1000", o.Spare)
+	case o.Concurrency < 1 || o.Concurrency > 1000:
+		return bad("option Concurrency: %d is out of range 1..1000", o.Concurrency)
+	case o.Fresh && (o.Concurrency > 1 || o.Spare > 0 || o.Idle > 0):
+		return bad("option Fresh excludes Concurrency above 1, Spare and Idle: a sandbox serves one call")
+	case o.InFlight < 0:
+		return bad("option InFlight: %d is negative", o.InFlight)
+	case o.Batch != 0 && (o.Batch < 2 || o.Batch > 1000):
+		return bad("option Batch: %d is out of range 2..1000", o.Batch)
+	case o.Batch == 0 && o.BatchWait != 0:
+		return bad("option BatchWait needs Batch: there is nothing to wait for")
+	case o.Codec != CodecCBOR && o.Codec != CodecJSON:
+		return bad("option Codec: %q is not one of cbor, json", o.Codec)
+	case o.Nested != NestedCaller && o.Nested != NestedLocal && o.Nested != NestedRefuse:
+		return bad("option Nested: %q is not one of caller, local, refuse", o.Nested)
 	case o.Retries < 0 || o.Retries > 10:
 		return bad("option Retries: %d is out of range 0..10", o.Retries)
 	case o.Retries > 0 && !o.Idempotent:
@@ -270,17 +347,84 @@ func (o Options) check(op string) error {
 	case o.MaxPayload < 64*KiB || o.MaxPayload > 16*GiB:
 		return bad("option MaxPayload: %v is out of range 64KiB..16GiB", o.MaxPayload)
 	}
+	for _, vars := range []struct {
+		option string
+		names  map[string]string
+	}{{"Env", o.Env}, {"Secrets", o.Secrets}} {
+		for _, name := range slices.Sorted(maps.Keys(vars.names)) {
+			switch {
+			case !isEnvName(name):
+				return bad("option %s: %q is not a name of a variable: letters, digits and _, no digit first", vars.option, name)
+			case strings.HasPrefix(name, "SANDBOX_"):
+				return bad("option %s: %s is reserved", vars.option, name)
+			}
+		}
+	}
 	for _, name := range slices.Sorted(maps.Keys(o.Env)) {
-		switch {
-		case !isEnvName(name):
-			return bad("option Env: %q is not a name of a variable: letters, digits and _, no digit first", name)
-		case strings.HasPrefix(name, "SANDBOX_"):
-			return bad("option Env: %s is reserved", name)
+		switch _, both := o.Secrets[name]; {
+		case both:
+			return bad("options Env and Secrets exclude each other: both set %s", name)
 		case strings.ContainsRune(o.Env[name], 0):
 			return bad("option Env: the value of %s holds a NUL byte", name)
 		}
 	}
+	for i, f := range o.Files {
+		switch {
+		case !isPlace(f.Remote):
+			return bad("option Files: %q is not an absolute path of a file or directory", f.Remote)
+		case f.FS == nil || !fs.ValidPath(f.Name):
+			return bad("option Files: %s has no FS, or %q is not a path in it", f.Remote, f.Name)
+		case slices.ContainsFunc(o.Files[:i], func(g FileMount) bool { return path.Clean(g.Remote) == path.Clean(f.Remote) }):
+			return bad("option Files: two are put at %s", f.Remote)
+		}
+	}
+	return checkVolumes(o.Volumes, bad)
+}
+
+// checkVolumes refuses volumes that no provider can have, or that hide each
+// other.
+func checkVolumes(vs []Volume, bad func(format string, args ...any) error) error {
+	for i, v := range vs {
+		switch {
+		case !isVolumeName(v.Name):
+			return bad("option Volumes: %q is not a name of a volume: letters, digits and . _ -, a letter or digit first, at most 64", v.Name)
+		case !isPlace(v.Path):
+			return bad("option Volumes: path %q of %s is not the absolute path of a directory", v.Path, v.Name)
+		}
+		for _, w := range vs[:i] {
+			a, b := path.Clean(v.Path), path.Clean(w.Path)
+			if a == b || strings.HasPrefix(a, b+"/") || strings.HasPrefix(b, a+"/") {
+				return bad("option Volumes: %s at %s and %s at %s are the same place or one lies in the other", w.Name, b, v.Name, a)
+			}
+		}
+	}
 	return nil
+}
+
+// isPlace reports whether p can be the path of something in a sandbox that is
+// not all of it.
+func isPlace(p string) bool {
+	return path.IsAbs(p) && path.Clean(p) != "/" && !strings.ContainsRune(p, 0) && len(p) < 4096
+}
+
+func isVolumeName(s string) bool {
+	return s != "" && len(s) <= 64 && !strings.ContainsFunc(s, notInName) && !strings.ContainsAny(s[:1], "._-") && !strings.ContainsAny(s, "/:@+")
+}
+
+// notInName reports whether r has no place in names of images and volumes.
+func notInName(r rune) bool {
+	letter := 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9'
+	return !letter && !strings.ContainsRune("._-/:@+", r)
+}
+
+// isGPU reports whether s is empty or TYPE or TYPE:COUNT.
+func isGPU(s string) bool {
+	kind, count, counted := strings.Cut(s, ":")
+	if counted {
+		n, err := strconv.Atoi(count)
+		counted = err != nil || n < 1 || n > 9999 || count != strconv.Itoa(n)
+	}
+	return s == "" || !counted && isVolumeName(kind)
 }
 
 // isEnvName reports whether name has the form that directives accept.

@@ -35,8 +35,12 @@ func (processMaker) start(ctx context.Context, s *setup, stdout, stderr func([]b
 	if err != nil {
 		return nil, &stepError{"upload", err}
 	}
+	secrets, err := s.resolveSecrets(ctx)
+	if err != nil {
+		return nil, &stepError{"create", err}
+	}
 	token := newToken()
-	p, err := startProcess(s, self, token, stdout, stderr)
+	p, err := startProcess(s, self, secrets, token, stdout, stderr)
 	if err != nil {
 		return nil, &stepError{"start", err}
 	}
@@ -67,7 +71,7 @@ type process struct {
 	progress chan struct{} // guarded by mu; closed and replaced when given grows
 }
 
-func startProcess(s *setup, self artifact.Self, token string, stdout, stderr func([]byte)) (_ *process, err error) {
+func startProcess(s *setup, self artifact.Self, secrets map[string]Secret, token string, stdout, stderr func([]byte)) (_ *process, err error) {
 	var files []*os.File
 	defer func() {
 		for _, f := range files {
@@ -116,7 +120,7 @@ func startProcess(s *setup, self artifact.Self, token string, stdout, stderr fun
 	}
 	files = append(files, errW)
 	p.cmd = &exec.Cmd{
-		Path: self.Path, Args: []string{self.Name}, Dir: s.opts.WorkDir, Env: processEnv(s, token, self.Digest),
+		Path: self.Path, Args: []string{self.Name}, Dir: s.opts.WorkDir, Env: processEnv(s, secrets, token, self.Digest),
 		Stdout: outW, Stderr: errW, ExtraFiles: []*os.File{theirs, counters},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
@@ -146,14 +150,14 @@ func startProcess(s *setup, self artifact.Self, token string, stdout, stderr fun
 
 // processEnv is the environment of the worker: what its options give, and of
 // the caller's what a process needs to run at all.
-func processEnv(s *setup, token, digest string) []string {
+func processEnv(s *setup, secrets map[string]Secret, token, digest string) []string {
 	var env []string
 	for _, k := range []string{"PATH", "HOME", "TMPDIR", "GOCOVERDIR"} {
 		if v, ok := os.LookupEnv(k); ok {
 			env = append(env, k+"="+v)
 		}
 	}
-	for k, v := range workerEnv(s, token, digest) {
+	for k, v := range workerEnv(s, secrets, token, digest) {
 		env = append(env, k+"="+v)
 	}
 	return env

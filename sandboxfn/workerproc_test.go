@@ -158,7 +158,7 @@ func TestEnsureArtifact(t *testing.T) {
 	})
 	t.Run("shared by the provider", func(t *testing.T) {
 		c := localSandbox(t).client
-		sb, err := c.createForPool(t.Context(), nil, []providers.Artifact{{Digest: self.Digest, Path: self.Path}})
+		sb, err := c.createForPool(t.Context(), nil, poolNeeds{artifacts: []providers.Artifact{{Digest: self.Digest, Path: self.Path}}})
 		must(t, err)
 		defer sb.Close()
 		path, err := sb.ensureArtifact(t.Context(), self)

@@ -151,6 +151,7 @@ var table = []row{
 	{code: "E9014", meaning: "the call was cancelled"},
 	{code: "E9015", meaning: "worker could not be started"},
 	{code: "E9016", meaning: "nested call refused"},
+	{code: "E9017", meaning: "secret not found", exit: 2},
 }
 
 // Sentinels for errors.Is. Those of a class match every code of the class.
@@ -200,6 +201,7 @@ var (
 	ErrDeadline         = &Error{Code: "E9013"}
 	ErrCancelled        = &Error{Code: "E9014"}
 	ErrWorkerStart      = &Error{Code: "E9015"}
+	ErrSecretNotFound   = &Error{Code: "E9017"}
 
 	// ErrTimeout matches every error that means a clock ran out, whichever
 	// clock it was; each also matches context.DeadlineExceeded.

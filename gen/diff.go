@@ -12,8 +12,8 @@ import (
 func (p *Package) Diff(dir string) string {
 	r := &reporter{dir: dir}
 	var b strings.Builder
-	if p.Output != nil {
-		b.WriteString(unified(filepath.ToSlash(r.relative(filepath.Join(p.Dir, OutputFile))), p.previous, p.Output))
+	for _, f := range p.Files {
+		b.WriteString(unified(filepath.ToSlash(r.relative(filepath.Join(p.Dir, f.Name))), f.previous, f.Content))
 	}
 	for _, path := range p.Remove {
 		old, err := os.ReadFile(path)

@@ -3,6 +3,7 @@ package gen
 import (
 	"bytes"
 	"cmp"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"go/ast"
@@ -41,10 +42,12 @@ type sourceDir struct {
 type sourceFile struct {
 	path, name string
 	ast        *ast.File
-	err        error // of the parser
+	sum        [sha256.Size]byte // of the text
+	err        error             // of the parser
 	test       bool
 	// constrained says that the file is not part of every build.
 	constrained bool
+	embeds      bool // may name files that the output depends on
 }
 
 // placed is a declaration's directive with those that continue it.
@@ -79,7 +82,8 @@ func findDir(r *reporter, dir string) (*sourceDir, error) {
 			d.owned = append(d.owned, path)
 			continue
 		}
-		f := &sourceFile{path: path, name: name, test: strings.HasSuffix(name, "_test.go")}
+		f := &sourceFile{path: path, name: name, test: strings.HasSuffix(name, "_test.go"), sum: sha256.Sum256(src)}
+		f.embeds = bytes.Contains(src, []byte("go:embed")) || bytes.Contains(src, []byte("files="))
 		f.ast, f.err = parser.ParseFile(r.fset, path, src, parser.ParseComments|parser.SkipObjectResolution|parser.AllErrors)
 		if f.ast == nil {
 			continue

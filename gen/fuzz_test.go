@@ -194,7 +194,7 @@ func FuzzSignatures(f *testing.F) {
 				t.Fatalf("%v\n%s", d, src)
 			}
 		}
-		if q.pkg == nil || q.pkg.Output == nil {
+		if q.pkg == nil || q.pkg.Output() == nil {
 			if len(diagnostics) == 0 {
 				t.Fatalf("neither output nor faults\n%s", src)
 			}

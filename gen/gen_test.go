@@ -76,7 +76,7 @@ func output(t testing.TB, r *Result) string {
 	if len(r.Packages) != 1 {
 		t.Fatalf("%d packages, want 1", len(r.Packages))
 	}
-	return string(r.Packages[0].Output)
+	return string(r.Packages[0].Output())
 }
 
 // fifty returns a package of n annotated functions of common shapes.
@@ -103,7 +103,7 @@ func TestThin(t *testing.T) {
 	dir := module(t, map[string]string{"m.go": fifty(50)})
 	first := output(t, generate(t, dir, Options{}))
 	// What a file costs without functions is not counted.
-	one := string(quickly(t, strings.ReplaceAll(strings.ReplaceAll(fifty(1), "\t\"net/http\"\n", ""), "var _ = http.MethodGet\n", "")).pkg.Output)
+	one := string(quickly(t, strings.ReplaceAll(strings.ReplaceAll(fifty(1), "\t\"net/http\"\n", ""), "var _ = http.MethodGet\n", "")).pkg.Output())
 	perFunction := (len(first) - len(one)) / 49
 	if perFunction > 1536 {
 		t.Errorf("%d bytes a function, want at most 1536", perFunction)
@@ -431,12 +431,12 @@ func (q *quick) compile(t testing.TB) {
 	for _, f := range q.info.files {
 		files = append(files, f.ast)
 	}
-	f, err := parser.ParseFile(q.g.fset, OutputFile, q.pkg.Output, parser.SkipObjectResolution)
+	f, err := parser.ParseFile(q.g.fset, OutputFile, q.pkg.Output(), parser.SkipObjectResolution)
 	if err != nil {
-		t.Fatalf("%v\n%s", err, q.pkg.Output)
+		t.Fatalf("%v\n%s", err, q.pkg.Output())
 	}
 	conf := types.Config{Importer: dependencies{context.Background(), q.g.loader}, GoVersion: "go1.26"}
 	if _, err := conf.Check("example.com/m", q.g.fset, append(files, f), nil); err != nil {
-		t.Fatalf("%v\n%s", err, q.pkg.Output)
+		t.Fatalf("%v\n%s", err, q.pkg.Output())
 	}
 }

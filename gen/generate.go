@@ -11,6 +11,7 @@ package gen
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"go/token"
 	"os"
@@ -35,6 +36,11 @@ type Options struct {
 	Tags     string   // -tags of the go command
 	Mod      string   // -mod of the go command
 	Env      []string // environment of the go command; nil: the process's
+	// Cache is the folder that remembers of packages that nothing changed, as
+	// [CacheDir] gives it; empty: nothing is remembered. Whatever is wrong with
+	// it, the result is the same, only later.
+	Cache string
+	Force bool // look at packages even if the cache knows them
 	// Logf is told what was loaded, what was skipped and why; nil: nobody is.
 	Logf func(format string, args ...any)
 }
@@ -53,11 +59,31 @@ type Package struct {
 	Path      string // import path; empty for a package that is only cleaned up
 	Dir       string
 	Functions []Function // by name
-	Output    []byte     // nil: the package has no output
+	Files     []File     // what the package's output consists of, by name
 	Remove    []string   // paths of files that are ours and have no source any more
 
-	waiting  []Diagnostic // functions left out until another package's output is there
-	previous []byte       // content of the output file; nil: there is none
+	waiting []Diagnostic // functions left out until another package's output is there
+}
+
+// A File is one generated file.
+type File struct {
+	Name    string // in the package's folder
+	Content []byte
+
+	previous []byte // what the file holds now; nil: it does not exist
+}
+
+// Output is the content of the file called [OutputFile]; nil when the package
+// has none.
+func (p *Package) Output() []byte { return p.file(OutputFile) }
+
+func (p *Package) file(name string) []byte {
+	for _, f := range p.Files {
+		if f.Name == name {
+			return f.Content
+		}
+	}
+	return nil
 }
 
 // A Function describes one annotated function.
@@ -79,6 +105,25 @@ func Generate(ctx context.Context, opts *Options) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	result, err := g.run(ctx)
+	if errors.Is(err, errMeet) {
+		g.logf("again, without the cache: functions of several packages have one id")
+		without := g.opts
+		without.Cache = ""
+		if g, err = newGenerator(&without); err != nil {
+			return nil, err
+		}
+		result, err = g.run(ctx)
+	}
+	return result, err
+}
+
+// errMeet means that packages which the cache knows have ids that others have
+// too, about which it knows no positions.
+var errMeet = errors.New("ids meet")
+
+// run does the work of Generate.
+func (g *generator) run(ctx context.Context) (*Result, error) {
 	start := time.Now()
 	dirs, err := g.resolve(ctx)
 	if err != nil {
@@ -104,18 +149,36 @@ func Generate(ctx context.Context, opts *Options) (*Result, error) {
 		}
 	}
 	g.logf("parsed %d folders in %v", len(dirs), time.Since(start).Round(time.Millisecond))
+	keys := make(map[string]string)
+	work = slices.DeleteFunc(work, func(d *sourceDir) bool {
+		p := g.cached(d, keys)
+		if p != nil {
+			result.Packages = append(result.Packages, p)
+		}
+		return p != nil
+	})
 	if len(work) > 0 {
 		packages, err := g.packages(ctx, work)
 		if err != nil {
 			return nil, err
 		}
 		result.Packages = append(result.Packages, packages...)
+		if len(g.report.list) == 0 && g.loader.overlay == nil {
+			for _, p := range packages {
+				if key := keys[p.Dir]; key != "" {
+					g.cache.store(key, p)
+				}
+			}
+		}
+	}
+	if g.idsMeet(result.Packages) {
+		return nil, errMeet
 	}
 	slices.SortFunc(result.Packages, func(a, b *Package) int { return strings.Compare(a.Dir, b.Dir) })
 	result.Diagnostics = g.report.sorted()
 	if len(result.Diagnostics) > 0 {
 		for _, p := range result.Packages {
-			p.Output, p.Remove = nil, nil
+			p.Files, p.Remove = nil, nil
 		}
 	}
 	return result, nil
@@ -127,6 +190,7 @@ type generator struct {
 	fset   *token.FileSet
 	report *reporter
 	loader *loader
+	cache  *cache // nil: none
 	ids    map[string]wireID
 }
 
@@ -157,7 +221,49 @@ func newGenerator(opts *Options) (*generator, error) {
 	}
 	g.report = &reporter{fset: g.fset, dir: dir}
 	g.loader = newLoader(g)
+	if g.opts.Cache != "" {
+		g.cache = newCache(g, g.opts.Cache)
+	}
 	return g, nil
+}
+
+// cached returns a package that need not be looked at, and keeps the keys of
+// others.
+func (g *generator) cached(d *sourceDir, keys map[string]string) *Package {
+	if g.cache == nil || d.problems {
+		return nil
+	}
+	key, err := g.cache.key(d)
+	if err != nil {
+		g.logf("%s: no use of the cache: %v", g.report.relative(d.path), err)
+		return nil
+	}
+	keys[d.path] = key
+	if g.opts.Force {
+		return nil
+	}
+	p := g.cache.lookup(key, d)
+	if p != nil {
+		g.logf("%s: up to date, says the cache", g.report.relative(d.path))
+	}
+	return p
+}
+
+// idsMeet reports whether the cache hid that functions have one id.
+func (g *generator) idsMeet(packages []*Package) bool {
+	if g.cache == nil {
+		return false
+	}
+	owner := make(map[string]*Package)
+	for _, p := range packages {
+		for _, fn := range p.Functions {
+			if other := owner[fn.ID]; other != nil && other != p {
+				return true
+			}
+			owner[fn.ID] = p
+		}
+	}
+	return false
 }
 
 func (g *generator) logf(format string, args ...any) {
@@ -204,7 +310,9 @@ func waiting(packages []*Package) bool {
 
 // sameOutput reports whether two rounds gave the same.
 func sameOutput(a, b []*Package) bool {
-	return slices.EqualFunc(a, b, func(x, y *Package) bool { return bytes.Equal(x.Output, y.Output) })
+	return slices.EqualFunc(a, b, func(x, y *Package) bool {
+		return slices.EqualFunc(x.Files, y.Files, func(x, y File) bool { return x.Name == y.Name && bytes.Equal(x.Content, y.Content) })
+	})
 }
 
 // allPackages types and emits each package once.
@@ -256,15 +364,17 @@ func (g *generator) onePackage(ctx context.Context, d *sourceDir) (*Package, err
 func (g *generator) finish(d *sourceDir, info *packageInfo, a *analysis, output []byte) *Package {
 	a.report()
 	g.claimIDs(a.model)
-	p := &Package{Path: info.path, Dir: d.path, Output: output, waiting: a.waiting}
-	target := filepath.Join(d.path, OutputFile)
-	for _, path := range d.owned {
-		if path != target {
-			p.Remove = append(p.Remove, path)
-		}
+	p := &Package{Path: info.path, Dir: d.path, waiting: a.waiting}
+	if output != nil {
+		p.Files = append(p.Files, File{Name: OutputFile, Content: output})
 	}
-	if slices.Contains(d.owned, target) {
-		p.previous, _ = os.ReadFile(target)
+	for _, path := range d.owned {
+		i := slices.IndexFunc(p.Files, func(f File) bool { return f.Name == filepath.Base(path) })
+		if i < 0 {
+			p.Remove = append(p.Remove, path)
+			continue
+		}
+		p.Files[i].previous, _ = os.ReadFile(path)
 	}
 	for _, fn := range a.model.functions {
 		p.Functions = append(p.Functions, Function{

@@ -247,8 +247,8 @@ func likelyImports(work []*sourceDir) []string {
 func (l *loader) show(packages []*Package) {
 	l.overlay = make(map[string][]byte)
 	for _, p := range packages {
-		if p.Output != nil {
-			l.overlay[filepath.Join(p.Dir, OutputFile)] = p.Output
+		for _, f := range p.Files {
+			l.overlay[filepath.Join(p.Dir, f.Name)] = f.Content
 		}
 	}
 	clear(l.exports)

@@ -42,8 +42,10 @@ func groupImports(src []byte) []byte {
 
 // Changed reports whether Commit would change the package on disk.
 func (p *Package) Changed() bool {
-	return len(p.Remove) > 0 || p.Output != nil && !bytes.Equal(p.Output, p.previous)
+	return len(p.Remove) > 0 || slices.ContainsFunc(p.Files, File.changed)
 }
+
+func (f File) changed() bool { return !bytes.Equal(f.Content, f.previous) }
 
 // Commit writes the output of every package whose bytes differ and removes
 // output that has no source any more. Each file is written to a temporary one
@@ -54,8 +56,11 @@ func (r *Result) Commit() error {
 		return errors.New("there are faults in the source; nothing was written")
 	}
 	for _, p := range r.Packages {
-		if p.Output != nil && !bytes.Equal(p.Output, p.previous) {
-			if err := writeFile(filepath.Join(p.Dir, OutputFile), p.Output); err != nil {
+		for _, f := range p.Files {
+			if !f.changed() {
+				continue
+			}
+			if err := writeFile(filepath.Join(p.Dir, f.Name), f.Content); err != nil {
 				return err
 			}
 		}

@@ -70,7 +70,7 @@ var rules = []rule{
 	{pkg: "gen/directive", foreign: []string{"github.com/go-playground/validator/v10"}},
 	{pkg: "gen/cmd/...", project: []string{"gen", "gen/directive", "internal/version"}},
 	{pkg: "gen/gentest/...", project: []string{"sandboxfn", "sandboxfn/validate", "gen/gentest/..."}, foreign: []string{"github.com/google/go-cmp", protobuf}},
-	{pkg: "gen", project: []string{"gen/directive"}, foreign: []string{"github.com/dave/jennifer", "golang.org/x/tools", "github.com/go-playground/validator/v10"}},
+	{pkg: "gen", project: []string{"gen/directive"}, foreign: []string{"github.com/dave/jennifer", "golang.org/x/mod", "golang.org/x/tools", "github.com/go-playground/validator/v10"}},
 	{pkg: "examples/...", project: []string{"examples/...", "sandboxfn", "sandboxfn/validate", errdefs}},
 }
 

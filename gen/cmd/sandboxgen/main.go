@@ -31,6 +31,7 @@ working directory.
 
   -C dir       run in dir
   -check       write nothing; print what would change and exit 1 if anything would
+  -f           look at every package, also if the cache says nothing changed
   -json        print diagnostics as JSON
   -list        print the functions found as JSON; write nothing
   -mod mode    as in the go command
@@ -47,9 +48,10 @@ const (
 
 // flags of the command line.
 type flags struct {
-	dir, mod, tags             string
-	check, json, list, verbose bool
-	patterns                   []string
+	dir, mod, tags      string
+	check, force        bool
+	json, list, verbose bool
+	patterns            []string
 }
 
 // parse reads the command line. The error flag.ErrHelp means that usage was
@@ -60,6 +62,7 @@ func parse(args []string) (*flags, error) {
 	set.SetOutput(io.Discard)
 	set.StringVar(&f.dir, "C", "", "")
 	set.BoolVar(&f.check, "check", false, "")
+	set.BoolVar(&f.force, "f", false, "")
 	set.BoolVar(&f.json, "json", false, "")
 	set.BoolVar(&f.list, "list", false, "")
 	set.StringVar(&f.mod, "mod", "", "")
@@ -87,7 +90,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	opts := &gen.Options{Dir: f.dir, Patterns: f.patterns, Tags: f.tags, Mod: f.mod}
+	opts := &gen.Options{Dir: f.dir, Patterns: f.patterns, Tags: f.tags, Mod: f.mod, Cache: gen.CacheDir(), Force: f.force}
 	if f.verbose {
 		opts.Logf = func(format string, args ...any) { fmt.Fprintf(stderr, "sandboxgen: "+format+"\n", args...) }
 	}

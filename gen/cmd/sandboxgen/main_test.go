@@ -71,6 +71,7 @@ func TestScript(t *testing.T) {
 			for k, v := range env {
 				e.Setenv(k, v)
 			}
+			e.Setenv("SANDBOX_CACHE_DIR", filepath.Join(e.WorkDir, ".tmp", "cache"))
 			e.Setenv("PATH", tools+string(os.PathListSeparator)+e.Getenv("PATH"))
 			return nil
 		},

@@ -76,7 +76,7 @@ type made struct {
 	conn          net.Conn
 	proc          workerHandle
 	token, digest string
-	attach        func(*workerConn) // tells the maker of the connection; may be nil
+	attach        func(*workerConn)                                     // tells the maker of the connection; may be nil
 	end           func(context.Context) error                           // ends what holds the worker
 	extend        func(context.Context) (next time.Duration, err error) // moves the end of that; nil: it has none
 }
@@ -226,29 +226,32 @@ func (p *pool) watchNew(w *poolWorker) {
 // watch waits for the end of a worker, and keeps what holds it alive until
 // then.
 func (p *pool) watch(w *poolWorker) {
-	var extend <-chan time.Time
-	ctx, cancel := context.WithCancel(p.set.life)
+	keepAlive(p.set.life, w.proc.done(), p.set.log, w.made.extend)
+	w.discard()
+}
+
+// keepAlive moves the end of a sandbox, each time that extend says, until done.
+// A nil extend only waits.
+func keepAlive(life context.Context, done <-chan struct{}, log *slog.Logger, extend func(context.Context) (time.Duration, error)) {
+	var due <-chan time.Time
+	ctx, cancel := context.WithCancel(life)
 	defer cancel()
-	next := func() {
-		d, err := w.made.extend(ctx)
-		if err != nil {
-			p.set.log.Warn("lifetime of a worker's sandbox not extended", "err", err)
-			d = time.Minute
-		}
-		if d > 0 {
-			extend = time.After(d)
-		}
-	}
-	if w.made.extend != nil {
-		next()
-	}
 	for {
+		if extend != nil {
+			d, err := extend(ctx)
+			if err != nil && ctx.Err() == nil {
+				log.Warn("lifetime of a sandbox not extended", "err", err)
+				d = time.Minute
+			}
+			due = nil
+			if d > 0 {
+				due = time.After(d)
+			}
+		}
 		select {
-		case <-w.proc.done():
-			w.discard()
+		case <-done:
 			return
-		case <-extend:
-			next()
+		case <-due:
 		}
 	}
 }

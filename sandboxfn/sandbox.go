@@ -25,6 +25,7 @@ type Sandbox struct {
 	channels bool              // workers can be handed their connection
 	created  bool              // Close kills
 	detached bool
+	giveBack func(broken error) error // of a handle that a pool has lent
 	envd     *envd.Client
 	log      *slog.Logger
 
@@ -125,7 +126,8 @@ func (sb *Sandbox) Kill(ctx context.Context) error {
 }
 
 // Close kills a sandbox that was created through this handle and detaches from
-// one that was connected to; commands still running end. It works also after
+// one that was connected to; one that a [Pool] has lent goes back to it. Commands
+// still running end. It works also after
 // every context has ended, takes at most 30 s, and is idempotent: a Close that
 // reported an error can be repeated.
 func (sb *Sandbox) Close() error {
@@ -133,6 +135,12 @@ func (sb *Sandbox) Close() error {
 	defer sb.closing.Unlock()
 	if sb.done {
 		return nil
+	}
+	if sb.giveBack != nil {
+		broken := sb.usable()
+		sb.retire(errdefs.New("E5004", "use sandbox "+sb.id, "it was given back to its pool"))
+		sb.finish()
+		return sb.giveBack(broken)
 	}
 	if sb.created {
 		sb.retire(errdefs.New("E2022", "use sandbox "+sb.id, "its handle was closed"))
@@ -164,7 +172,9 @@ func (sb *Sandbox) finish() {
 	ended := make(chan struct{})
 	go func() {
 		sb.runs.Wait()
-		sb.envd.Close()
+		if sb.giveBack == nil {
+			sb.envd.Close()
+		}
 		close(ended)
 	}()
 	select {

@@ -137,6 +137,14 @@ func (k *stock[I]) get(ctx context.Context, o *order[I]) (I, error) {
 	}
 }
 
+// begin starts what there is to be without anybody asking.
+func (k *stock[I]) begin(o *order[I]) {
+	k.mu.Lock()
+	defer k.unlock()
+	k.last, k.min, k.spare = o, o.min, o.spare
+	k.growLocked()
+}
+
 // takeLocked takes a slot that is free.
 func (k *stock[I]) takeLocked() (x I, ok bool) {
 	best := -1
@@ -267,11 +275,24 @@ func (k *stock[I]) leave(wt *waiter[I]) {
 		return
 	}
 	if l := <-wt.ch; l.err == nil { // it was given a slot at the same moment
-		k.mu.Lock()
-		l.x.state().uses--
-		k.mu.Unlock()
-		k.release(l.x, wt.o.terms)
+		k.unused(l.x, wt.o.terms)
 	}
+}
+
+// unused gives back a slot that was not used.
+func (k *stock[I]) unused(x I, t terms) {
+	k.mu.Lock()
+	x.state().uses--
+	k.mu.Unlock()
+	k.release(x, t)
+}
+
+// lastUse reports whether x is given up when its slot comes back.
+func (k *stock[I]) lastUse(x I, t terms) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	st := x.state()
+	return k.closed || st.gone || st.spent || t.uses > 0 && st.uses >= t.uses || st.tooOld()
 }
 
 // start starts a thing for those who wait.

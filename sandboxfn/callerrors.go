@@ -109,6 +109,14 @@ func (e *WorkerLostError) coded() error {
 	return errdefs.Wrap("E9006", e.Func, b.String(), e.Err)
 }
 
+// killedAtStart reports whether err says that a worker was ended from outside, or
+// the way to it was lost, before it was ready: the next one may fare better. A
+// worker that exits, or needs more memory than there is, would do it again.
+func killedAtStart(err error) bool {
+	l, ok := errors.AsType[*WorkerLostError](err)
+	return ok && !l.Started && l.ExitCode < 0 && !l.OOM
+}
+
 // FieldError is one rule that an argument breaks. A call with such an argument
 // fails with E9001, which holds one FieldError for each: errors.As finds the
 // first, [FieldErrors] all.

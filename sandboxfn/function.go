@@ -79,6 +79,9 @@ func Bind[A, R any](f Func[A, R], fn func(context.Context, A) (R, error)) {
 //
 // A call runs at most once, unless the function is marked idempotent.
 func (f Func[A, R]) Call(ctx context.Context, args A) (R, error) {
+	if b, ok := f.h.fn.batch.(*batcher[A, R]); ok {
+		return b.call(ctx, f.h, &args)
+	}
 	return call[A, R](ctx, f.h, &args)
 }
 

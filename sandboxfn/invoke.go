@@ -110,6 +110,9 @@ func (h *handle) call(ctx context.Context, args, result any) (ours bool, err err
 func (s *setup) once(ctx context.Context, p envelope.Payload, result any) (envelope.Decoded, verdict, error) {
 	w, err := s.pool.get(ctx, s)
 	if err != nil {
+		if killedAtStart(err) {
+			return envelope.Decoded{}, notStarted, err
+		}
 		return envelope.Decoded{}, gaveUp, err // nothing that another worker could do better
 	}
 	w.outputTo(s, w.out, w.err)

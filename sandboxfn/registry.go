@@ -24,6 +24,7 @@ type function struct {
 	clear     func(any)  // makes what a pointer to a result points to zero
 
 	impl  any // func(context.Context, A) (R, error); nil until Bind
+	batch any // *batcher[A, R], which gathers calls; nil: each runs alone
 	run   func(ctx context.Context, in *envelope.OpenedRequest, out *envelope.Response)
 	unit  string // the takeover that serves it; empty until Takeover
 	clash string // another function with the same id

@@ -164,3 +164,14 @@ func appendLine(file, line string) error {
 //
 //sandbox:func env=FROM_DIRECTIVE=yes
 func lookEnv() []string { return os.Environ() }
+
+// work takes a moment, and fails for some n.
+//
+//sandbox:func
+func work(n int) (int, error) {
+	time.Sleep(200 * time.Microsecond)
+	if n%100 == 37 {
+		return 0, fmt.Errorf("work %d: %w", n, ErrOdd)
+	}
+	return 3 * n, nil
+}

@@ -29,6 +29,7 @@ var (
 	_ func(int) (int, error)                                                    = noisy
 	_ func() (int, string)                                                      = pid
 	_ func(context.Context, time.Duration, bool, string) (time.Duration, error) = sleep
+	_ func(int) (int, error)                                                    = work
 )
 
 // AddArgs holds the arguments of [Add].
@@ -239,6 +240,20 @@ func Sleep(ctx context.Context, d time.Duration, stubborn bool, mark string) (ti
 	return SleepFunc.Call(ctx, SleepArgs{d, stubborn, mark})
 }
 
+// WorkFunc is the handle of [Work].
+var WorkFunc = sandboxfn.Declare[int, int](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "work", Schema: "7eaf618933637a38bfbeb1538d855def9adb7ecd943d860689df70e57b2cb0cf",
+	Params:  []sandboxfn.Param{{Name: "n", Type: "int"}},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+})
+
+// Work takes a millisecond, and fails for some n.
+//
+// It runs work in a sandbox.
+func Work(ctx context.Context, n int) (int, error) {
+	return WorkFunc.Call(ctx, n)
+}
+
 func init() {
 	sandboxfn.Errors("github.com/agent-sandbox/sandbox-go/internal/acceptance/fns",
 		sandboxfn.Sentinel("github.com/agent-sandbox/sandbox-go/internal/acceptance/fns.ErrOdd", &ErrOdd),
@@ -293,6 +308,9 @@ func init() {
 	})
 	sandboxfn.Bind(SleepFunc, func(ctx context.Context, a SleepArgs) (time.Duration, error) {
 		return sleep(ctx, a.D, a.Stubborn, a.Mark)
+	})
+	sandboxfn.Bind(WorkFunc, func(ctx context.Context, a int) (int, error) {
+		return work(a)
 	})
 	sandboxfn.Takeover("github.com/agent-sandbox/sandbox-go/internal/acceptance/fns")
 }

@@ -13,8 +13,18 @@ import (
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
+	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 )
+
+// listed is what lists of processes show of the launch. The environment of a
+// worker is between it and its caller: it may hold secrets.
+func (l *launch) listed() *pb.ProcessConfig {
+	if l.channel == nil {
+		return l.config
+	}
+	return &pb.ProcessConfig{Cmd: l.config.Cmd, Args: l.config.Args, Cwd: l.config.Cwd}
+}
 
 // start starts the program and subscribes to its output. The error is a *notRunnable when it is the
 // program's fault.
@@ -24,7 +34,7 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 		return nil, nil, err
 	}
 	p := &proc{
-		config: l.config, tag: tag, serial: l.svc.serial.Add(1),
+		config: l.listed(), tag: tag, serial: l.svc.serial.Add(1),
 		out: newOutput(), done: make(chan struct{}), ended: make(chan struct{}),
 	}
 	ends, err := l.files(p)

@@ -76,6 +76,31 @@ func TestChannelReachesProcess(t *testing.T) {
 	}
 }
 
+// The environment of a worker may hold secrets, and is not in lists.
+func TestChannelKeepsEnvironment(t *testing.T) {
+	r := newRig(t, nil)
+	conn, _ := openChannel(t, r, testChannel)
+	req := sh("echo $WORD >&3; read end <&3")
+	req.Process.Envs = map[string]string{"WORD": "hidden"}
+	done := make(chan error, 1)
+	go func() {
+		_, err := r.run(t.Context(), req, process.ChannelHeader, testChannel)
+		done <- err
+	}()
+	got := make([]byte, len("hidden\n"))
+	if _, err := io.ReadFull(conn, got); err != nil || string(got) != "hidden\n" {
+		t.Fatalf("got %q, %v", got, err)
+	}
+	list, err := r.process.List(t.Context(), connect.NewRequest(&pb.ListRequest{}))
+	if err != nil || len(list.Msg.Processes) != 1 || strings.Contains(list.Msg.String(), "hidden") || list.Msg.Processes[0].Config.Cmd != req.Process.Cmd {
+		t.Errorf("list %v, %v", list, err)
+	}
+	io.WriteString(conn, "\n")
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
 func TestChannelRefusals(t *testing.T) {
 	r := newRig(t, nil)
 	upgrade := []string{"Connection: keep-alive, upgrade", "Upgrade: sandbox-frames/1", tokenHeader + ": " + testToken}

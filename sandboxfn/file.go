@@ -16,10 +16,10 @@ import (
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
-// File is an open file of a sandbox, for reading or for writing. Reading and
+// FSFile is an open file of a sandbox, for reading or for writing. Reading and
 // writing move bytes as they are asked for; nothing is held as a whole. ReadAt
 // may be called concurrently, everything else by one goroutine at a time.
-type File struct {
+type FSFile struct {
 	fs   *FS
 	name string
 	path string // on the wire
@@ -37,15 +37,15 @@ type File struct {
 }
 
 var (
-	_ fs.ReadDirFile = (*File)(nil)
-	_ io.ReaderAt    = (*File)(nil)
-	_ io.ReadSeeker  = (*File)(nil)
-	_ io.WriteCloser = (*File)(nil)
+	_ fs.ReadDirFile = (*FSFile)(nil)
+	_ io.ReaderAt    = (*FSFile)(nil)
+	_ io.ReadSeeker  = (*FSFile)(nil)
+	_ io.WriteCloser = (*FSFile)(nil)
 )
 
 // Create makes a file, or replaces one, with mode 0644. Its content appears as a
 // whole when Close returns nil; until then the old file stays.
-func (f *FS) Create(name string) (*File, error) {
+func (f *FS) Create(name string) (*FSFile, error) {
 	return f.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o644)
 }
 
@@ -60,7 +60,7 @@ func (f *FS) Create(name string) (*File, error) {
 //
 // Other combinations would need parts of files to be written in place, which
 // the protocol cannot: [ErrNotSupported].
-func (f *FS) OpenFile(name string, flag int, perm fs.FileMode) (*File, error) {
+func (f *FS) OpenFile(name string, flag int, perm fs.FileMode) (*FSFile, error) {
 	const known = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREATE | os.O_EXCL | os.O_SYNC | os.O_TRUNC
 	flag &^= os.O_SYNC
 	switch {
@@ -203,10 +203,10 @@ func partName(p string) string {
 }
 
 // Name is the name the file was opened with.
-func (f *File) Name() string { return f.name }
+func (f *FSFile) Name() string { return f.name }
 
 // Stat describes the file as it was when it was opened for reading.
-func (f *File) Stat() (fs.FileInfo, error) {
+func (f *FSFile) Stat() (fs.FileInfo, error) {
 	if f.closed {
 		return nil, f.used("stat")
 	}
@@ -217,7 +217,7 @@ func (f *File) Stat() (fs.FileInfo, error) {
 }
 
 // Read reads what follows.
-func (f *File) Read(p []byte) (int, error) {
+func (f *FSFile) Read(p []byte) (int, error) {
 	if err := f.readable("read"); err != nil {
 		return 0, err
 	}
@@ -243,7 +243,7 @@ func (f *File) Read(p []byte) (int, error) {
 }
 
 // ReadAt reads from an offset, with one request for just that part.
-func (f *File) ReadAt(p []byte, off int64) (int, error) {
+func (f *FSFile) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.readable("read"); err != nil {
 		return 0, err
 	}
@@ -270,7 +270,7 @@ func (f *File) ReadAt(p []byte, off int64) (int, error) {
 
 // Seek moves where Read goes on. The end is where it was when the file was
 // opened.
-func (f *File) Seek(offset int64, whence int) (int64, error) {
+func (f *FSFile) Seek(offset int64, whence int) (int64, error) {
 	if err := f.readable("seek"); err != nil {
 		return 0, err
 	}
@@ -291,7 +291,7 @@ func (f *File) Seek(offset int64, whence int) (int64, error) {
 }
 
 // ReadDir lists a directory that was opened, as fs.ReadDirFile says.
-func (f *File) ReadDir(n int) ([]fs.DirEntry, error) {
+func (f *FSFile) ReadDir(n int) ([]fs.DirEntry, error) {
 	if f.closed {
 		return nil, f.used("readdir")
 	}
@@ -321,7 +321,7 @@ func (f *File) ReadDir(n int) ([]fs.DirEntry, error) {
 
 // Write adds to a file that was opened for writing. It returns when the bytes
 // are on their way; whether they arrived says Close.
-func (f *File) Write(p []byte) (int, error) {
+func (f *FSFile) Write(p []byte) (int, error) {
 	if f.closed {
 		return 0, f.used("write")
 	}
@@ -334,7 +334,7 @@ func (f *File) Write(p []byte) (int, error) {
 
 // Close ends the use of the file. After writing, its error says whether the
 // content is there: it must be checked. A second Close is fs.ErrClosed.
-func (f *File) Close() error {
+func (f *FSFile) Close() error {
 	if f.closed {
 		return f.used("close")
 	}
@@ -346,7 +346,7 @@ func (f *File) Close() error {
 	return nil
 }
 
-func (f *File) readable(op string) error {
+func (f *FSFile) readable(op string) error {
 	switch {
 	case f.closed:
 		return f.used(op)
@@ -358,11 +358,11 @@ func (f *File) readable(op string) error {
 	return nil
 }
 
-func (f *File) used(op string) error {
+func (f *FSFile) used(op string) error {
 	return &fs.PathError{Op: op, Path: f.name, Err: fs.ErrClosed}
 }
 
-func (f *File) drop() {
+func (f *FSFile) drop() {
 	if f.body != nil {
 		f.body.Close()
 		f.body = nil
@@ -418,17 +418,17 @@ func (u *upload) close() error {
 }
 
 // replace opens a file whose content is replaced at Close.
-func (f *FS) replace(name string, flag int, perm fs.FileMode) (*File, error) {
+func (f *FS) replace(name string, flag int, perm fs.FileMode) (*FSFile, error) {
 	p, err := f.target("open", name, flag)
 	if err != nil {
 		return nil, err
 	}
 	out := startUpload(f.ctx, func(r io.Reader) error { return f.put(f.ctx, p, r, -1, perm) })
-	return &File{fs: f, name: name, path: p, out: out}, nil
+	return &FSFile{fs: f, name: name, path: p, out: out}, nil
 }
 
 // append opens a file to whose end a process of the sandbox writes.
-func (f *FS) append(name string, flag int, perm fs.FileMode) (*File, error) {
+func (f *FS) append(name string, flag int, perm fs.FileMode) (*FSFile, error) {
 	_, p, err := f.stat("open", name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) && flag&os.O_CREATE != 0:
@@ -469,5 +469,5 @@ func (f *FS) append(name string, flag int, perm fs.FileMode) (*File, error) {
 		}
 		return errors.Join(werr, err)
 	})
-	return &File{fs: f, name: name, path: p, out: out}, nil
+	return &FSFile{fs: f, name: name, path: p, out: out}, nil
 }

@@ -49,7 +49,7 @@ var (
 // the files opened through it.
 func (sb *Sandbox) FS(ctx context.Context) *FS { return &FS{sb: sb, ctx: ctx} }
 
-// Open opens a file or directory for reading. The file is a [*File]; its content
+// Open opens a file or directory for reading. The file is a [*FSFile]; its content
 // is fetched as it is read.
 func (f *FS) Open(name string) (fs.File, error) {
 	file, err := f.open(name)
@@ -59,12 +59,12 @@ func (f *FS) Open(name string) (fs.File, error) {
 	return file, nil
 }
 
-func (f *FS) open(name string) (*File, error) {
+func (f *FS) open(name string) (*FSFile, error) {
 	info, p, err := f.stat("open", name)
 	if err != nil {
 		return nil, err
 	}
-	return &File{fs: f, name: name, path: p, info: info}, nil
+	return &FSFile{fs: f, name: name, path: p, info: info}, nil
 }
 
 // ReadFile reads a whole file.

@@ -559,7 +559,7 @@ func TestBigFile(t *testing.T) {
 	}
 	part := make([]byte, 1<<20)
 	start := time.Now()
-	if n, err := got.(*File).ReadAt(part, size-1<<20); n != 1<<20 || err != nil && err != io.EOF {
+	if n, err := got.(*FSFile).ReadAt(part, size-1<<20); n != 1<<20 || err != nil && err != io.EOF {
 		t.Errorf("read at: %d, %v", n, err)
 	}
 	if d := time.Since(start); d > time.Second {

@@ -26,6 +26,12 @@ type ClientOptions struct {
 	StateDir string // default: SANDBOX_STATE_DIR, else the provider's
 	CacheDir string // default: SANDBOX_CACHE_DIR, else the provider's
 
+	// WorkerBinary is the path of an executable for the sandboxes' platform, as
+	// sandboxgen -worker builds it: workers are started from it. Default:
+	// SANDBOX_WORKER_BINARY, else the program itself where it fits, else what the
+	// go command makes of its source where that is at hand.
+	WorkerBinary string
+
 	Template string        // default: SANDBOX_TEMPLATE, else the provider's
 	Lifetime time.Duration // of sandboxes; default: SANDBOX_LIFETIME, else the provider's
 
@@ -103,6 +109,7 @@ func (o *ClientOptions) withDefaults() (ClientOptions, error) {
 	env := settings{lookup: os.LookupEnv}
 	env.text(&c.StateDir, "SANDBOX_STATE_DIR")
 	env.text(&c.CacheDir, "SANDBOX_CACHE_DIR")
+	env.text(&c.WorkerBinary, "SANDBOX_WORKER_BINARY")
 	env.text(&c.Template, "SANDBOX_TEMPLATE")
 	env.duration(&c.Lifetime, "SANDBOX_LIFETIME")
 	env.duration(&c.RequestTimeout, "SANDBOX_HTTP_TIMEOUT")

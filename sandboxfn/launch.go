@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -122,15 +121,21 @@ func workerEnv(s *setup, secrets map[string]Secret, token, digest string) map[st
 }
 
 // sandboxMaker starts workers in sandboxes of a client's provider.
-type sandboxMaker struct{ c *Client }
+type sandboxMaker struct {
+	c     *Client
+	files workerFiles
+}
+
+func newSandboxMaker(c *Client) *sandboxMaker { return &sandboxMaker{c: c, files: workerFiles{c: c}} }
 
 func (m *sandboxMaker) start(ctx context.Context, s *setup, stdout, stderr func([]byte)) (_ *made, err error) {
-	self, err := artifact.Own()
+	file, err := m.files.likely(ctx, s)
 	if err != nil {
 		return nil, &stepError{"upload", err}
 	}
-	if runtime.GOOS != "linux" {
-		return nil, errdefs.New("E9010", s.name, "this program is built for "+runtime.GOOS+"/"+runtime.GOARCH+", sandboxes run linux")
+	var artifacts []providers.Artifact
+	if file.Digest != "" {
+		artifacts = append(artifacts, providers.Artifact{Digest: file.Digest, Path: file.Path})
 	}
 	o := s.opts
 	secrets, err := s.resolveSecrets(ctx)
@@ -145,7 +150,7 @@ func (m *sandboxMaker) start(ctx context.Context, s *setup, stdout, stderr func(
 		Provider: o.Provider, Template: o.Template, Image: o.Image,
 		CPU: o.CPU, Memory: o.Memory, Disk: o.Disk, GPU: o.GPU, Volumes: o.Volumes,
 		Network: o.Network, User: o.User, WorkDir: o.WorkDir,
-	}, poolNeeds{[]providers.Artifact{{Digest: self.Digest, Path: self.Path}}, places})
+	}, poolNeeds{artifacts, places})
 	if err != nil {
 		return nil, &stepError{"create", err}
 	}
@@ -154,26 +159,48 @@ func (m *sandboxMaker) start(ctx context.Context, s *setup, stdout, stderr func(
 			err = errors.Join(err, sb.Close())
 		}
 	}()
-	path, err := sb.ensureArtifact(ctx, self)
-	if err == nil {
-		err = sb.putMounts(ctx, o.Files)
-	}
-	if err != nil {
+	if err := sb.putMounts(ctx, o.Files); err != nil {
 		return nil, &stepError{"upload", err}
 	}
 	token := newToken()
-	proc, err := sb.startWorker(ctx, workerSpec{
-		Path: path, Env: workerEnv(s, secrets, token, self.Digest),
-		User: o.User, Dir: o.WorkDir, Stdout: stdout, Stderr: stderr,
-	})
-	if err != nil {
-		if lacking := missing(ctx, sb, self); lacking != nil {
-			err = lacking
+	start := func() (*workerProc, error) {
+		path, err := sb.ensureArtifact(ctx, file)
+		if err != nil {
+			return nil, &stepError{"upload", err}
 		}
-		return nil, &stepError{"start", err}
+		proc, err := sb.startWorker(ctx, workerSpec{
+			Path: path, Env: workerEnv(s, secrets, token, file.Digest),
+			User: o.User, Dir: o.WorkDir, Stdout: stdout, Stderr: stderr,
+		})
+		if err != nil {
+			return nil, &stepError{"start", err}
+		}
+		return proc, nil
+	}
+	var proc *workerProc
+	if file.Digest != "" {
+		proc, err = start()
+	}
+	if proc == nil {
+		platform, platformErr := m.files.platformOf(ctx, s, sb)
+		switch {
+		case platformErr == nil && platform != file.Platform:
+			if file, err = m.files.forPlatform(ctx, s, platform); err != nil {
+				return nil, &stepError{"upload", err}
+			}
+			proc, err = start()
+		case err == nil: // nothing was tried
+			return nil, &stepError{"upload", platformErr}
+		}
+	}
+	if err != nil {
+		if lacking := missing(ctx, sb, file); lacking != nil {
+			err = &stepError{"start", lacking}
+		}
+		return nil, err
 	}
 	return &made{
-		conn: proc.conn, proc: proc, token: token, digest: self.Digest,
+		conn: proc.conn, proc: proc, token: token, digest: file.Digest,
 		end:    func(context.Context) error { return sb.Close() },
 		extend: func(ctx context.Context) (time.Duration, error) { return extend(ctx, sb) },
 	}, nil

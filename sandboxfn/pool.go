@@ -93,7 +93,7 @@ type poolSet struct {
 	closed bool              // guarded by mu
 }
 
-func newPoolSet(c *Client) *poolSet { return newPools(&sandboxMaker{c}, c.log) }
+func newPoolSet(c *Client) *poolSet { return newPools(newSandboxMaker(c), c.log) }
 
 func newPools(m maker, log *slog.Logger) *poolSet {
 	ps := &poolSet{maker: m, log: log, pools: map[poolKey]*pool{}}

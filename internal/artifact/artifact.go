@@ -1,6 +1,7 @@
 // Package artifact knows the executable of this program as content: its digest,
 // its size, what it needs from the system it runs on. A sandbox gets a copy of
-// it, which becomes the worker.
+// it, which becomes the worker; for sandboxes of another platform it is built
+// again.
 package artifact
 
 import (
@@ -9,15 +10,18 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"sync"
 )
 
-// Self is the executable of this process.
+// Self is the executable of this process, or the same program for another
+// platform.
 type Self struct {
-	Path   string // to open it, also when it has been replaced or removed since
-	Name   string // of the file it was started from, for people
-	Digest string // lower-case hex SHA-256 of the content
-	Size   int64  // bytes
+	Path     string // to open it, also when it has been replaced or removed since
+	Name     string // of the file it was started from, for people
+	Digest   string // lower-case hex SHA-256 of the content
+	Size     int64  // bytes
+	Platform string // GOOS/GOARCH
 }
 
 // Open opens the executable for reading.
@@ -37,7 +41,7 @@ var own = sync.OnceValues(func() (Self, error) {
 	if err != nil {
 		return Self{}, fmt.Errorf("read own executable: %w", err)
 	}
-	return Self{Path: path, Name: name, Digest: digest, Size: size}, nil
+	return Self{Path: path, Name: name, Digest: digest, Size: size, Platform: runtime.GOOS + "/" + runtime.GOARCH}, nil
 })
 
 func digestOf(path string) (string, int64, error) {

@@ -25,9 +25,11 @@ import (
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 const usage = `usage: sandboxgen [flags] [packages]
+       sandboxgen -worker [-target linux/GOARCH] [-o file] [package]
 
 Generates zz_generated.sandbox.go for the packages, by default the one in the
-working directory.
+working directory. With -worker, builds the program of a main package as worker
+for sandboxes of another platform; SANDBOX_WORKER_BINARY makes the program use it.
 
   -C dir       run in dir
   -check       write nothing; print what would change and exit 1 if anything would
@@ -35,7 +37,9 @@ working directory.
   -json        print diagnostics as JSON
   -list        print the functions found as JSON; write nothing
   -mod mode    as in the go command
+  -o file      with -worker: what to write, by default PROGRAM-linux-GOARCH
   -tags list   as in the go command
+  -target      with -worker: the platform, by default linux/GOARCH of this machine
   -v           say what was loaded, what was skipped and why
 `
 
@@ -51,6 +55,8 @@ type flags struct {
 	dir, mod, tags      string
 	check, force        bool
 	json, list, verbose bool
+	worker              bool
+	target, output      string // with worker
 	patterns            []string
 }
 
@@ -66,14 +72,23 @@ func parse(args []string) (*flags, error) {
 	set.BoolVar(&f.json, "json", false, "")
 	set.BoolVar(&f.list, "list", false, "")
 	set.StringVar(&f.mod, "mod", "", "")
+	set.StringVar(&f.output, "o", "", "")
 	set.StringVar(&f.tags, "tags", "", "")
+	set.StringVar(&f.target, "target", "", "")
 	set.BoolVar(&f.verbose, "v", false, "")
+	set.BoolVar(&f.worker, "worker", false, "")
 	if err := set.Parse(args); err != nil {
 		return nil, err
 	}
 	f.patterns = set.Args()
 	if f.check && f.list {
 		return nil, errors.New("-check and -list exclude each other")
+	}
+	if f.worker && (f.check || f.list || f.force) {
+		return nil, errors.New("-worker excludes -check, -list and -f")
+	}
+	if !f.worker && f.target+f.output != "" {
+		return nil, errors.New("-target and -o need -worker")
 	}
 	return f, nil
 }
@@ -93,6 +108,9 @@ func run(args []string, stdout, stderr io.Writer) int {
 	opts := &gen.Options{Dir: f.dir, Patterns: f.patterns, Tags: f.tags, Mod: f.mod, Cache: gen.CacheDir(), Force: f.force}
 	if f.verbose {
 		opts.Logf = func(format string, args ...any) { fmt.Fprintf(stderr, "sandboxgen: "+format+"\n", args...) }
+	}
+	if f.worker {
+		return worker(ctx, f, opts, stdout, stderr)
 	}
 	result, err := gen.Generate(ctx, opts)
 	if err != nil {
@@ -119,6 +137,22 @@ func run(args []string, stdout, stderr io.Writer) int {
 	}
 	if err != nil {
 		fmt.Fprintf(stderr, "sandboxgen: %v\n", err)
+		return exitFault
+	}
+	return exitOK
+}
+
+// worker builds a worker.
+func worker(ctx context.Context, f *flags, opts *gen.Options, stdout, stderr io.Writer) int {
+	faults, err := gen.BuildWorker(ctx, opts, gen.WorkerOptions{Target: f.target, Output: f.output})
+	if err == nil {
+		err = diagnose(f, &gen.Result{Diagnostics: faults}, stdout, stderr)
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "sandboxgen: %v\n", err)
+		return exitFault
+	}
+	if len(faults) > 0 {
 		return exitFault
 	}
 	return exitOK

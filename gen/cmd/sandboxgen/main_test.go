@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -71,6 +72,7 @@ func TestScript(t *testing.T) {
 			for k, v := range env {
 				e.Setenv(k, v)
 			}
+			e.Setenv("HOSTARCH", runtime.GOARCH)
 			e.Setenv("SANDBOX_CACHE_DIR", filepath.Join(e.WorkDir, ".tmp", "cache"))
 			e.Setenv("PATH", tools+string(os.PathListSeparator)+e.Getenv("PATH"))
 			return nil

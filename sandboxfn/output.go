@@ -168,6 +168,17 @@ func (s *sink) record(size int, emit func(), note func(missed int)) {
 	s.cond.Broadcast()
 }
 
+// missRecords counts n records that were dropped elsewhere.
+func (s *sink) missRecords(n int, note func(missed int)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missed += n
+	if !s.closed && len(s.records) == 0 {
+		s.records = append(s.records, queuedRecord{emit: func() {}, note: note})
+		s.cond.Broadcast()
+	}
+}
+
 // emitLocked hands on the first record, if there is one.
 func (s *sink) emitLocked() bool {
 	if len(s.records) == 0 {

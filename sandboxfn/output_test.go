@@ -30,7 +30,10 @@ func TestSinkRecords(t *testing.T) {
 		t.Error("not idle after a flush")
 	}
 	s.record(size, func() { got = append(got, all) }, func(n int) { missed += n })
+	s.flush(context.Background())
+	s.missRecords(3, func(n int) { missed += n })
 	s.close()
+	missed -= 3
 	if want := maxBuffered/(size+recordOverhead) + 1; len(got) != want || missed != all-want+1 {
 		t.Errorf("%d records, %d missed; want %d, %d", len(got), missed, want, all-want+1)
 	}

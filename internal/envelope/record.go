@@ -60,6 +60,20 @@ func EncodeRecord(r slog.Record, base uintptr, errs *Errors) []byte {
 	return e.buf
 }
 
+// EncodeDropped encodes that n records have been dropped.
+func EncodeDropped(n int) []byte { return appendHead(nil, majorUint, uint64(n)) }
+
+// DecodeDropped reports whether b says that records have been dropped, and how
+// many.
+func DecodeDropped(b []byte) (n int, ok bool) {
+	if len(b) == 0 || b[0]>>5 != majorUint {
+		return 0, false
+	}
+	r := reader{b: b}
+	u, err := r.uint()
+	return int(min(u, math.MaxInt32)), err == nil
+}
+
 func placeFrom(pc, base uintptr) int64 {
 	if pc == 0 {
 		return 0

@@ -17,19 +17,36 @@ import (
 type model struct {
 	path, name string
 	functions  []*function // by name
+	classes    []*class    // by name
+	embeds     []string    // patterns of go:embed, sorted
 	errors     []errorEntry
 	names      map[string]string // import path → name in the output
 	real       map[string]string // import path → the package's own name
 	coder      *typeCoder
 }
 
-// function is an annotated function that can be generated.
+// empty reports whether there is nothing to generate.
+func (m *model) empty() bool { return len(m.functions) == 0 && len(m.classes) == 0 }
+
+// all are the functions with the methods of the classes.
+func (m *model) all() []*function {
+	list := slices.Clone(m.functions)
+	for _, c := range m.classes {
+		list = append(list, c.methods...)
+	}
+	return list
+}
+
+// function is an annotated function, or method, that can be generated.
 type function struct {
 	name     string
+	full     string // with the class before it: model.predict
+	class    *class // nil: it is not a method
 	pos      token.Pos
 	doc      []string
 	wrapper  string
 	handle   string
+	variable string // of a method: holds its declaration
 	argsType string // set when there are two parameters or more
 	outType  string // set when there are two results or more
 	id       string // from id=
@@ -38,15 +55,26 @@ type function struct {
 	variadic bool
 	params   []value
 	results  []value
+	stream   liveKind   // liveSeq or liveSeq2 when the result is a stream
+	elem     types.Type // of the stream
+	batch    *batch     // nil: it takes one item at a time
 	sig      *types.Signature
 	options  *directive.Options
+	secrets  []string // that fields of its parameters are filled from
 	checks   []string // pairs of name and rules; nil: nothing to validate
 	schema   string
 	pkgPath  string
 
-	ctx, err, result string // names of the wrapper's own variables
+	ctx, err, result, self string // names of the wrapper's own variables
 	// Names of the variables of the closure that is bound.
-	bindCtx, bindArgs, bindResult, bindErr string
+	bindCtx, bindArgs, bindResult, bindErr, bindSelf, bindSeq string
+}
+
+// batch is a function that takes many items at once. Its one parameter and its
+// one result are described by a single item.
+type batch struct {
+	variadic bool // the items are
+	hasErrs  bool // each item has an error of its own
 }
 
 // value is a parameter or a result.
@@ -59,6 +87,8 @@ type value struct {
 	typ   types.Type
 	pos   token.Pos
 	end   token.Pos
+
+	in, out bool // it holds paths on the caller
 }
 
 // wireID is the function's name on the wire.
@@ -66,7 +96,7 @@ func (f *function) wireID() string {
 	if f.id != "" {
 		return f.id
 	}
-	return f.pkgPath + "." + f.name
+	return f.pkgPath + "." + f.full
 }
 
 // variadicElem is the element type of parameter i if it is variadic, else nil.
@@ -119,15 +149,27 @@ func (a *analysis) run() {
 		if !slices.Contains(a.checked.info.files, p.file) {
 			continue
 		}
-		if fn := a.function(p); fn != nil {
+		if fn := a.function(p, nil); fn != nil {
 			a.model.functions = append(a.model.functions, fn)
 		}
 	}
 	slices.SortFunc(a.model.functions, func(x, y *function) int { return strings.Compare(x.name, y.name) })
+	for _, p := range a.dir.classes() {
+		if !slices.Contains(a.checked.info.files, p.file) {
+			continue
+		}
+		if c := a.class(p); c != nil {
+			a.model.classes = append(a.model.classes, c)
+		}
+	}
+	slices.SortFunc(a.model.classes, func(x, y *class) int { return strings.Compare(x.name, y.name) })
 	a.model.errors = a.errorEntries()
 	a.nameImports()
-	for _, fn := range a.model.functions {
+	for _, fn := range a.model.all() {
 		a.localNames(fn)
+	}
+	for _, c := range a.model.classes {
+		a.bindNames(c)
 	}
 	a.lateInits()
 }
@@ -315,21 +357,29 @@ func (a *analysis) lateInits() {
 	}
 }
 
-// function analyzes one annotated function; nil when it can't be generated.
-func (a *analysis) function(p *placed) *function {
+// function analyzes one annotated function, or method of class c; nil when it
+// can't be generated.
+func (a *analysis) function(p *placed, c *class) *function {
 	decl := p.fn
 	fn := &function{
-		name: decl.Name.Name, pos: decl.Name.Pos(), doc: docLines(decl.Doc), options: p.options, pkgPath: a.model.path,
+		name: decl.Name.Name, full: decl.Name.Name, class: c, pos: decl.Name.Pos(), doc: docLines(decl.Doc),
+		options: p.options, pkgPath: a.model.path,
 	}
 	if p.options.ID != nil {
 		fn.id = *p.options.ID
 	}
+	if c != nil {
+		fn.full = c.name + "." + fn.name
+		if c.id != "" {
+			fn.id = c.id + "." + fn.name
+		}
+	}
 	obj, ok := a.checked.types.Defs[decl.Name].(*types.Func)
-	if !ok || fn.name != "main" && a.checked.pkg.Scope().Lookup(fn.name) != obj {
+	if !ok || c == nil && fn.name != "main" && a.checked.pkg.Scope().Lookup(fn.name) != obj {
 		return nil // declared twice: the compiler's message says so
 	}
 	before := len(a.faults.list)
-	a.nameOutputs(fn)
+	a.nameOutputs(fn, obj.Signature())
 	if decl.Type.TypeParams != nil {
 		a.faults.add(fn.pos, decl.Name.End(), "G020",
 			"%s has type parameters %s; sandboxed functions are not generic, annotate a function that calls it with concrete types",
@@ -340,8 +390,14 @@ func (a *analysis) function(p *placed) *function {
 	valid := a.params(fn, decl)
 	valid = a.results(fn, decl) && valid
 	a.parameterNames(fn)
+	if valid {
+		a.batch(fn)
+	}
 	a.travelling(fn)
+	a.paths(fn)
 	a.checkRules(fn)
+	a.embed(fn.options)
+	fn.options = a.withSecrets(fn.options, fn.secrets, fn.pos)
 	if !valid {
 		a.invalid = append(a.invalid, decl)
 	}
@@ -350,6 +406,92 @@ func (a *analysis) function(p *placed) *function {
 	}
 	fn.schema = schema(fn)
 	return fn
+}
+
+// batch makes the function that one of many items is for its callers.
+func (a *analysis) batch(fn *function) {
+	if fn.options.Batch == nil {
+		return
+	}
+	fit := len(fn.params) == 1 && len(fn.results) == 1
+	var in, out *types.Slice
+	if fit {
+		in, _ = fn.params[0].typ.Underlying().(*types.Slice)
+		out, _ = fn.results[0].typ.Underlying().(*types.Slice)
+	}
+	if in == nil || out == nil {
+		pos := fn.options.Pos("batch")
+		a.faults.add(pos, pos+token.Pos(len("batch")), "G029", "option batch needs one slice parameter and a slice result; %s has %s",
+			fn.full, strings.TrimPrefix(spelled(fn.sig, a.checked.pkg), "func"))
+		return
+	}
+	fn.batch, fn.variadic = &batch{variadic: fn.variadic}, false
+	p, r := &fn.params[0], &fn.results[0]
+	p.typ, r.typ = in.Elem(), out.Elem()
+	if isNamed(r.typ, sandboxfnPath, "Result") {
+		fn.batch.hasErrs = true
+		r.typ = types.Unalias(r.typ).(*types.Named).TypeArgs().At(0)
+	}
+	p.text, r.text = spelled(p.typ, a.checked.pkg), spelled(r.typ, a.checked.pkg)
+	for i, v := range []*value{p, r} {
+		if liveParam(v.typ) != notLive || liveResult(v.typ) != notLive {
+			a.faults.add(v.pos, v.end, "G021", "%s of %s have type %s, which can't be sent; %s", []string{"items", "results"}[i], fn.full, v.text, onlyTop)
+			v.typ = types.Typ[types.Int] // said enough
+		}
+	}
+}
+
+// paths marks the parameters that hold paths on the caller.
+func (a *analysis) paths(fn *function) {
+	mark := func(option string, names *[]directive.Name, set func(*value)) {
+		if names == nil {
+			return
+		}
+		for _, n := range *names {
+			end := n.Pos + token.Pos(len(n.Text))
+			i := slices.IndexFunc(fn.params, func(p value) bool { return p.given == n.Text })
+			if i < 0 {
+				a.faults.add(n.Pos, end, "G016", "option %s: %s has no parameter %s%s", option, fn.full, n.Text, parameterList(fn))
+				continue
+			}
+			p := &fn.params[i]
+			s, list := p.typ.(*types.Slice)
+			if t := types.Unalias(p.typ); !types.Identical(t, types.Typ[types.String]) && !(list && types.Identical(s.Elem(), types.Typ[types.String])) && isValid(t) {
+				a.faults.add(n.Pos, end, "G016", "option %s: parameter %s of %s has type %s; paths are string or []string", option, n.Text, fn.full, p.text)
+				continue
+			}
+			if fn.batch != nil {
+				a.faults.add(n.Pos, end, "G015", "options batch and %s exclude each other", option)
+				continue
+			}
+			set(p)
+		}
+	}
+	mark("in", fn.options.In, func(p *value) { p.in = true })
+	mark("out", fn.options.Out, func(p *value) { p.out = true })
+}
+
+// withSecrets adds the secrets that fields are filled from to options.
+func (a *analysis) withSecrets(o *directive.Options, names []string, pos token.Pos) *directive.Options {
+	var list []directive.Secret
+	if o.Secrets != nil {
+		list = slices.Clone(*o.Secrets)
+	}
+	before := len(list)
+	for _, name := range names {
+		if o.Env != nil && slices.ContainsFunc(*o.Env, func(p directive.Pair) bool { return p.Name == name }) {
+			a.faults.add(pos, token.NoPos, "G015", "option env and a sandbox tag exclude each other: both set %s", name)
+		}
+		if !slices.ContainsFunc(list, func(s directive.Secret) bool { return s.Name == name }) {
+			list = append(list, directive.Secret{Name: name})
+		}
+	}
+	if len(list) == before {
+		return o
+	}
+	with := *o
+	with.Secrets = &list
+	return &with
 }
 
 // typeParams prints names as in "K, V".
@@ -410,7 +552,7 @@ func (a *analysis) params(fn *function, decl *ast.FuncDecl) bool {
 			fn.hasCtx = true
 			return
 		case isContext(v.Type()), fn.variadic && last && isContext(v.Type().(*types.Slice).Elem()):
-			a.faults.add(val.pos, val.end, "G024", "context.Context must be the first parameter of %s", fn.name)
+			a.faults.add(val.pos, val.end, "G024", "context.Context must be the first parameter of %s", fn.full)
 			valid = false
 			return
 		default:
@@ -435,7 +577,7 @@ func (a *analysis) results(fn *function, decl *ast.FuncDecl) bool {
 			fn.hasErr = true
 			return
 		case isError(v.Type()):
-			a.faults.add(val.pos, val.end, "G025", "error must be the last result of %s", fn.name)
+			a.faults.add(val.pos, val.end, "G025", "error must be the last result of %s", fn.full)
 			valid = false
 			return
 		}

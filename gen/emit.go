@@ -3,6 +3,9 @@ package gen
 import (
 	"bytes"
 	"fmt"
+	"go/types"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/dave/jennifer/jen"
@@ -10,7 +13,7 @@ import (
 
 // emit writes the output of a package; nil when nothing is to be generated.
 func emit(m *model) ([]byte, error) {
-	if len(m.functions) == 0 {
+	if m.empty() {
 		return nil, nil
 	}
 	e := &emitter{File: jen.NewFilePathName(m.path, m.name), model: m}
@@ -24,10 +27,21 @@ func emit(m *model) ([]byte, error) {
 	e.HeaderComment(header)
 	e.version()
 	e.signatures()
+	e.embedded()
 	for _, fn := range m.functions {
 		e.structures(fn)
 		e.declaration(fn)
 		e.wrapper(fn)
+	}
+	for _, c := range m.classes {
+		e.classStructures(c)
+		e.classDeclaration(c)
+		for _, fn := range c.methods {
+			e.structures(fn)
+			e.declaration(fn)
+			e.wrapper(fn)
+			e.methodHandle(fn)
+		}
 	}
 	e.init()
 	var b bytes.Buffer
@@ -58,14 +72,52 @@ func (e *emitter) version() {
 //
 //	var (
 //		_ func(context.Context, []byte, int) ([]Label, error) = describe
+//		_ func(*model, string) Label = (*model).predict
 //	)
 func (e *emitter) signatures() {
+	coder := e.model.coder
+	if len(e.model.functions) == 0 && !slices.ContainsFunc(e.model.classes, func(c *class) bool {
+		return len(c.methods) > 0 || c.enter != nil || c.exit != nil
+	}) {
+		return
+	}
 	e.Comment("// A mismatch here means the source changed: run go generate.")
 	e.Var().DefsFunc(func(g *jen.Group) {
 		for _, fn := range e.model.functions {
-			g.Id("_").Add(e.model.coder.code(fn.sig)).Op("=").Id(fn.name)
+			g.Id("_").Add(coder.code(fn.sig)).Op("=").Id(fn.name)
+		}
+		for _, c := range e.model.classes {
+			method := func(name string, sig *types.Signature) {
+				g.Id("_").Add(coder.code(methodType(c, sig, c.typ))).Op("=").Parens(jen.Op("*").Id(c.name)).Dot(name)
+			}
+			for _, h := range []*hook{c.enter, c.exit} {
+				if h != nil {
+					method(h.name, h.sig)
+				}
+			}
+			for _, fn := range c.methods {
+				method(fn.name, fn.sig)
+			}
 		}
 	})
+	e.Line()
+}
+
+// embedded writes the content of files=:
+//
+//	//go:embed all:data
+//	var sandbox_files embed.FS
+func (e *emitter) embedded() {
+	if len(e.model.embeds) == 0 {
+		return
+	}
+	for _, pattern := range e.model.embeds {
+		if strings.ContainsAny(pattern, " \t") {
+			pattern = strconv.Quote(pattern)
+		}
+		e.Comment("//go:embed " + pattern)
+	}
+	e.Var().Id(filesVar).Qual("embed", "FS")
 	e.Line()
 }
 
@@ -80,7 +132,11 @@ func (e *emitter) structures(fn *function) {
 		if name == "" {
 			return
 		}
-		e.Commentf("// %s holds the %s of [%s].", name, what, fn.wrapper)
+		wrapper := fn.wrapper
+		if fn.class != nil {
+			wrapper = fn.class.remote + "." + wrapper
+		}
+		e.Commentf("// %s holds the %s of [%s].", name, what, wrapper)
 		e.Type().Id(name).StructFunc(func(g *jen.Group) {
 			for _, v := range values {
 				g.Id(v.field).Add(e.model.coder.code(v.typ))
@@ -100,38 +156,80 @@ func (e *emitter) structures(fn *function) {
 //		Options: sandboxfn.Options{Timeout: time.Minute},
 //	})
 func (e *emitter) declaration(fn *function) {
-	head := func(name string, value *jen.Statement) *jen.Statement { return jen.Id(name).Op(":").Add(value) }
-	fields := []jen.Code{
-		jen.Line().Add(head("Package", jen.Lit(e.model.path))),
-		head("Name", jen.Lit(fn.name)),
-	}
-	if fn.id != "" {
-		fields = append(fields, head("ID", jen.Lit(fn.id)))
-	}
-	fields = append(fields, head("Schema", jen.Lit(fn.schema)))
+	fields := e.declFields(fn.full, fn.id, fn.schema)
 	if len(fn.params) > 0 {
-		fields = append(fields, jen.Line().Add(head("Params", jen.Index().Qual(sandboxfnPath, "Param").ValuesFunc(func(g *jen.Group) {
+		fields = append(fields, jen.Line().Add(keyed("Params", jen.Index().Qual(sandboxfnPath, "Param").ValuesFunc(func(g *jen.Group) {
 			for _, p := range fn.params {
-				// Keyed: go vet complains about foreign structs without.
-				g.Values(head("Name", jen.Lit(p.label)), head("Type", jen.Lit(p.text)))
+				g.ValuesFunc(func(g *jen.Group) { // keyed: go vet complains about foreign structs without
+					g.Add(keyed("Name", jen.Lit(p.label)))
+					g.Add(keyed("Type", jen.Lit(p.text)))
+					if p.in {
+						g.Add(keyed("In", e.model.coder.truth()))
+					}
+					if p.out {
+						g.Add(keyed("Out", e.model.coder.truth()))
+					}
+				})
 			}
 		}))))
 	}
 	if set := options(fn.options, e.model.coder); len(set) > 0 {
-		fields = append(fields, jen.Line().Add(head("Options", jen.Qual(sandboxfnPath, "Options").Values(set...))))
+		fields = append(fields, jen.Line().Add(keyed("Options", jen.Qual(sandboxfnPath, "Options").Values(set...))))
 	}
 	if fn.checks != nil {
-		fields = append(fields, jen.Line().Add(head("Validate", jen.Qual(validatePath, "Args").CallFunc(func(g *jen.Group) {
+		fields = append(fields, jen.Line().Add(keyed("Validate", jen.Qual(validatePath, "Args").CallFunc(func(g *jen.Group) {
 			for _, c := range fn.checks {
 				g.Lit(c)
 			}
 		}))))
 	}
-	e.Commentf("// %s is the handle of [%s].", fn.handle, fn.wrapper)
-	e.Var().Id(fn.handle).Op("=").Qual(sandboxfnPath, "Declare").Types(e.argument(fn), e.result(fn)).Call(
-		jen.Qual(sandboxfnPath, "Decl").Custom(jen.Options{Open: "{", Separator: ",", Close: ",\n}"}, fields...),
-	)
+	variable, declare := fn.handle, "Declare"
+	if fn.class == nil {
+		e.Commentf("// %s is the handle of [%s].", fn.handle, fn.wrapper)
+	} else {
+		variable, declare = fn.variable, "DeclareMethod"
+	}
+	args := []jen.Code{}
+	if fn.class != nil {
+		args = append(args, jen.Id(fn.class.variable))
+	}
+	switch {
+	case fn.stream != notLive && fn.class != nil:
+		declare = "DeclareStreamMethod"
+	case fn.stream != notLive:
+		declare = "DeclareStream"
+	case fn.batch != nil:
+		declare = "DeclareBatch"
+	}
+	e.Var().Id(variable).Op("=").Qual(sandboxfnPath, declare).Types(e.argument(fn), e.result(fn)).
+		Call(append(args, literal("Decl", fields))...)
 	e.Line()
+}
+
+// keyed writes a field of a literal.
+func keyed(name string, value *jen.Statement) *jen.Statement { return jen.Id(name).Op(":").Add(value) }
+
+// literal writes a struct of the runtime library over several lines.
+func literal(name string, fields []jen.Code) *jen.Statement {
+	return jen.Qual(sandboxfnPath, name).Custom(jen.Options{Open: "{", Separator: ",", Close: ",\n}"}, fields...)
+}
+
+// declFields writes how a function or class is known.
+func (e *emitter) declFields(name, id, schema string) []jen.Code {
+	fields := []jen.Code{jen.Line().Add(keyed("Package", jen.Lit(e.model.path))), keyed("Name", jen.Lit(name))}
+	if id != "" {
+		fields = append(fields, keyed("ID", jen.Lit(id)))
+	}
+	return append(fields, keyed("Schema", jen.Lit(schema)))
+}
+
+// handleType writes the type of a handle.
+func (e *emitter) handleType(fn *function) *jen.Statement {
+	name := "Func"
+	if fn.stream != notLive {
+		name = "StreamFunc"
+	}
+	return jen.Qual(sandboxfnPath, name).Types(e.argument(fn), e.result(fn))
 }
 
 // argument writes the type of a call's argument.
@@ -145,8 +243,11 @@ func (e *emitter) argument(fn *function) *jen.Statement {
 	return jen.Id(fn.argsType)
 }
 
-// result writes the type of a call's result.
+// result writes the type of a call's result, of a stream that of its items.
 func (e *emitter) result(fn *function) *jen.Statement {
+	if fn.stream != notLive {
+		return e.model.coder.code(fn.elem)
+	}
 	switch len(fn.results) {
 	case 0:
 		return jen.Qual(sandboxfnPath, "None")
@@ -164,7 +265,13 @@ func (e *emitter) result(fn *function) *jen.Statement {
 func (e *emitter) wrapper(fn *function) {
 	e.doc(fn)
 	coder := e.model.coder
-	e.Func().Id(fn.wrapper).
+	e.Func().
+		Do(func(s *jen.Statement) {
+			if fn.class != nil {
+				s.Params(jen.Id(fn.self).Op("*").Id(fn.class.remote))
+			}
+		}).
+		Id(fn.wrapper).
 		ParamsFunc(func(g *jen.Group) {
 			g.Id(fn.ctx).Qual("context", "Context")
 			for i, p := range fn.params {
@@ -176,7 +283,11 @@ func (e *emitter) wrapper(fn *function) {
 			}
 		}).
 		Do(func(s *jen.Statement) {
-			if len(fn.results) == 0 {
+			switch {
+			case fn.stream != notLive:
+				s.Add(e.stream(fn))
+				return
+			case len(fn.results) == 0:
 				s.Add(coder.predeclared("error"))
 				return
 			}
@@ -191,13 +302,26 @@ func (e *emitter) wrapper(fn *function) {
 	e.Line()
 }
 
+// stream writes the type of what a streaming wrapper returns.
+func (e *emitter) stream(fn *function) *jen.Statement {
+	return jen.Qual("iter", "Seq2").Types(e.model.coder.code(fn.elem), e.model.coder.predeclared("error"))
+}
+
 // callHandle writes the body of a wrapper. A result struct is taken apart, and
 // the result of a function that has none is dropped:
 //
 //	r, err := DescribeFunc.Call(ctx, img)
 //	return r.Width, r.Height, err
 func (e *emitter) callHandle(g *jen.Group, fn *function) {
-	call := jen.Id(fn.handle).Dot("Call").Call(jen.Id(fn.ctx), e.arguments(fn))
+	handle := jen.Id(fn.handle)
+	if fn.class != nil {
+		handle = jen.Id(fn.self).Dot(fn.handle).Call()
+	}
+	if fn.stream != notLive {
+		g.Return(handle.Dot("Stream").Call(jen.Id(fn.ctx), e.arguments(fn)))
+		return
+	}
+	call := handle.Dot("Call").Call(jen.Id(fn.ctx), e.arguments(fn))
 	switch len(fn.results) {
 	case 0:
 		g.List(jen.Id("_"), jen.Id(fn.err)).Op(":=").Add(call)
@@ -234,26 +358,34 @@ func (e *emitter) arguments(fn *function) *jen.Statement {
 // doc writes the comment of a wrapper: the user's, with the function's name
 // replaced, and what the wrapper adds.
 func (e *emitter) doc(fn *function) {
-	lines := fn.doc
-	if len(lines) == 0 {
-		e.Commentf("// %s runs %s in a sandbox.", fn.wrapper, fn.name)
+	if len(fn.doc) == 0 {
+		e.Commentf("// %s runs %s in a sandbox.", fn.wrapper, fn.full)
 		return
 	}
-	if rest, ok := strings.CutPrefix(lines[0], fn.name); ok && (rest == "" || rest[0] == ' ' || rest[0] == '\t') {
-		lines = append([]string{fn.wrapper + rest}, lines[1:]...)
+	e.carried(fn.doc, fn.name, fn.wrapper)
+	e.Comment("//")
+	e.Commentf("// It runs %s in a sandbox.", fn.full)
+}
+
+// carried writes the user's comment with the leading name replaced.
+func (e *emitter) carried(lines []string, name, by string) {
+	if rest, ok := strings.CutPrefix(lines[0], name); ok && (rest == "" || rest[0] == ' ' || rest[0] == '\t') {
+		lines = append([]string{by + rest}, lines[1:]...)
 	}
 	for _, l := range lines {
-		switch {
-		case l == "":
-			e.Comment("//")
-		case l[0] == '\t':
-			e.Comment("//" + l)
-		default:
-			e.Comment("// " + l)
-		}
+		e.Comment(commentLine(l))
 	}
-	e.Comment("//")
-	e.Commentf("// It runs %s in a sandbox.", fn.name)
+}
+
+// commentLine makes a line of a comment from a line of text.
+func commentLine(l string) string {
+	switch {
+	case l == "":
+		return "//"
+	case l[0] == '\t':
+		return "//" + l
+	}
+	return "// " + l
 }
 
 // init writes
@@ -270,6 +402,12 @@ func (e *emitter) init() {
 		}
 		for _, fn := range e.model.functions {
 			e.binding(g, fn)
+		}
+		for _, c := range e.model.classes {
+			e.bindClass(g, c)
+			for _, fn := range c.methods {
+				e.binding(g, fn)
+			}
 		}
 		g.Qual(sandboxfnPath, "Takeover").Call(jen.Lit(e.model.path))
 	})
@@ -301,31 +439,76 @@ func (e *emitter) errorList() []jen.Code {
 //		return describe(ctx, a.Img, a.Max)
 //	})
 func (e *emitter) binding(g *jen.Group, fn *function) {
-	direct := len(fn.results) == 1 && fn.hasErr
 	failure := e.model.coder.predeclared("error")
-	g.Qual(sandboxfnPath, "Bind").Call(jen.Id(fn.handle), jen.Func().
-		Params(jen.Id(fn.bindCtx).Qual("context", "Context"), jen.Id(fn.bindArgs).Add(e.argument(fn))).
+	argument, result := e.argument(fn), e.result(fn)
+	direct := len(fn.results) == 1 && fn.hasErr
+	bind := "Bind"
+	switch {
+	case fn.stream != notLive:
+		bind, result = "BindStream", e.stream(fn)
+		direct = direct && fn.stream == liveSeq2
+	case fn.batch != nil:
+		bind, argument = "BindBatch", jen.Index().Add(argument)
+		if fn.batch.hasErrs {
+			bind, result = "BindBatchResults", jen.Qual(sandboxfnPath, "Result").Types(result)
+		}
+		result = jen.Index().Add(result)
+	}
+	variable := fn.handle
+	if fn.class != nil {
+		bind, variable = bind+"Method", fn.variable
+	}
+	g.Qual(sandboxfnPath, bind).Call(jen.Id(variable), jen.Func().
+		ParamsFunc(func(g *jen.Group) {
+			g.Id(fn.bindCtx).Qual("context", "Context")
+			if fn.class != nil {
+				g.Id(fn.bindSelf).Op("*").Id(fn.class.name)
+			}
+			g.Id(fn.bindArgs).Add(argument)
+		}).
 		Do(func(s *jen.Statement) {
 			if direct {
-				s.Params(e.result(fn), failure)
+				s.Params(result, failure)
 				return
 			}
-			s.Params(jen.Id(fn.bindResult).Add(e.result(fn)), jen.Id(fn.bindErr).Add(failure))
+			s.Params(jen.Id(fn.bindResult).Add(result), jen.Id(fn.bindErr).Add(failure))
 		}).
 		BlockFunc(func(g *jen.Group) {
 			call := e.userCall(fn)
-			if direct {
+			switch {
+			case direct:
 				g.Return(call)
-				return
+			case fn.stream == liveSeq:
+				e.pairs(g, fn, call)
+			default:
+				e.assignResults(g, fn, call)
+				g.Return()
 			}
-			e.assignResults(g, fn, call)
-			g.Return()
 		}))
+}
+
+// pairs writes the call of a function that returns iter.Seq, whose items get an
+// error each:
+//
+//	s, err := tail(ctx, a)
+//	return sandboxfn.Pairs(s), err
+func (e *emitter) pairs(g *jen.Group, fn *function, call *jen.Statement) {
+	if fn.hasErr {
+		g.List(jen.Id(fn.bindSeq), jen.Id(fn.bindErr)).Op(":=").Add(call)
+		g.Return(jen.Qual(sandboxfnPath, "Pairs").Call(jen.Id(fn.bindSeq)), jen.Id(fn.bindErr))
+		return
+	}
+	g.Id(fn.bindResult).Op("=").Qual(sandboxfnPath, "Pairs").Call(call)
+	g.Return()
 }
 
 // userCall writes the call of the user's function.
 func (e *emitter) userCall(fn *function) *jen.Statement {
-	return jen.Id(fn.name).CallFunc(func(g *jen.Group) {
+	user := jen.Id(fn.name)
+	if fn.class != nil {
+		user = jen.Id(fn.bindSelf).Dot(fn.name)
+	}
+	return user.CallFunc(func(g *jen.Group) {
 		if fn.hasCtx {
 			g.Id(fn.bindCtx)
 		}
@@ -334,7 +517,7 @@ func (e *emitter) userCall(fn *function) *jen.Statement {
 			if fn.argsType != "" {
 				arg.Dot(p.field)
 			}
-			if fn.variadicElem(i) != nil {
+			if fn.variadicElem(i) != nil || fn.batch != nil && fn.batch.variadic {
 				arg.Op("...")
 			}
 			g.Add(arg)

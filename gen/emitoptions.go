@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,29 +24,41 @@ type optionWriter struct {
 func options(o *directive.Options, coder *typeCoder) []jen.Code {
 	w := &optionWriter{coder: coder}
 	w.text("Template", o.Template)
+	w.text("Image", o.Image)
 	w.text("Provider", o.Provider)
 	w.duration("Timeout", o.Timeout, "")
 	w.duration("StartupTimeout", o.StartupTimeout, "")
 	w.duration("Grace", o.Grace, "NoGrace")
 	w.retries(o)
 	w.workers(o.Workers)
+	w.number("Spare", o.Spare)
 	w.duration("Idle", o.Idle, "NoIdle")
+	w.number("Concurrency", o.Concurrency)
+	w.flag("Fresh", o.Fresh)
+	w.number("Batch", o.Batch)
+	w.duration("BatchWait", o.BatchWait, "")
 	if o.CPU != nil {
 		w.add("CPU", floatCode(*o.CPU))
 	}
 	w.size("Memory", o.Memory)
 	w.size("Disk", o.Disk)
+	w.text("GPU", o.GPU)
 	w.env(o.Env)
+	w.secrets(o.Secrets)
+	w.files(o.Files)
+	w.volumes(o.Volumes)
 	if o.Network != nil {
 		joined := strings.Join(*o.Network, ",")
 		w.text("Network", &joined)
 	}
 	w.text("User", o.User)
 	w.text("WorkDir", o.WorkDir)
-	if o.Log != nil && *o.Log != "" {
-		w.add("Log", named("Log"+upperFirst(*o.Log)))
-	}
+	w.name("Log", "Log", o.Log)
 	w.size("MaxPayload", o.MaxPayload)
+	if o.Codec != nil && *o.Codec != "" {
+		w.add("Codec", named("Codec"+strings.ToUpper(*o.Codec)))
+	}
+	w.name("Nested", "Nested", o.Nested)
 	return w.set
 }
 
@@ -60,6 +73,27 @@ func (w *optionWriter) add(name string, value *jen.Statement) {
 func (w *optionWriter) text(name string, s *string) {
 	if s != nil && *s != "" {
 		w.add(name, jen.Lit(*s))
+	}
+}
+
+// name writes one of the values of the runtime library whose names start with
+// prefix.
+func (w *optionWriter) name(field, prefix string, s *string) {
+	if s != nil && *s != "" {
+		w.add(field, named(prefix+upperFirst(*s)))
+	}
+}
+
+// number writes a number unless it is zero, which is the same as unset.
+func (w *optionWriter) number(name string, n *int) {
+	if n != nil && *n != 0 {
+		w.add(name, jen.Lit(*n))
+	}
+}
+
+func (w *optionWriter) flag(name string, set *bool) {
+	if set != nil && *set {
+		w.add(name, w.coder.truth())
 	}
 }
 
@@ -82,9 +116,7 @@ func (w *optionWriter) size(name string, n *int64) {
 }
 
 func (w *optionWriter) retries(o *directive.Options) {
-	if o.Idempotent != nil && *o.Idempotent {
-		w.add("Idempotent", w.coder.truth())
-	}
+	w.flag("Idempotent", o.Idempotent)
 	switch {
 	case o.Retries == nil:
 	case *o.Retries == 0:
@@ -122,6 +154,49 @@ func (w *optionWriter) env(pairs *[]directive.Pair) {
 	w.add("Env", jen.Map(text.Clone()).Add(text).ValuesFunc(func(g *jen.Group) {
 		for _, p := range sorted {
 			g.Lit(p.Name).Op(":").Lit(p.Value)
+		}
+	}))
+}
+
+// secrets writes the variables that are filled from secrets, by name.
+func (w *optionWriter) secrets(list *[]directive.Secret) {
+	if list == nil || len(*list) == 0 {
+		return
+	}
+	sorted := slices.SortedFunc(slices.Values(*list), func(a, b directive.Secret) int { return strings.Compare(a.Name, b.Name) })
+	text := w.coder.predeclared("string")
+	w.add("Secrets", jen.Map(text.Clone()).Add(text).ValuesFunc(func(g *jen.Group) {
+		for _, s := range sorted {
+			g.Lit(s.Name).Op(":").Lit(s.Source)
+		}
+	}))
+}
+
+// files writes what is put into the sandbox; the content is in filesVar.
+func (w *optionWriter) files(list *[]directive.File) {
+	if list == nil || len(*list) == 0 {
+		return
+	}
+	w.add("Files", jen.Index().Add(named("FileMount")).ValuesFunc(func(g *jen.Group) {
+		for _, f := range *list {
+			g.Values(jen.Id("Remote").Op(":").Lit(path.Clean(f.Remote)), jen.Id("FS").Op(":").Id(filesVar), jen.Id("Name").Op(":").Lit(path.Clean(f.Local)))
+		}
+	}))
+}
+
+func (w *optionWriter) volumes(list *[]directive.Volume) {
+	if list == nil || len(*list) == 0 {
+		return
+	}
+	w.add("Volumes", jen.Index().Add(named("Volume")).ValuesFunc(func(g *jen.Group) {
+		for _, v := range *list {
+			g.ValuesFunc(func(g *jen.Group) {
+				g.Id("Name").Op(":").Lit(v.Name)
+				g.Id("Path").Op(":").Lit(path.Clean(v.Path))
+				if v.ReadOnly {
+					g.Id("ReadOnly").Op(":").Add(w.coder.truth())
+				}
+			})
 		}
 	}))
 }

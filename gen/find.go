@@ -34,8 +34,9 @@ type sourceDir struct {
 	files []*sourceFile // by name, without the files that are ours
 	owned []string      // paths of files that earlier runs wrote
 
-	found    []*placed // directives, by position
-	problems bool      // something was reported for this folder
+	found    []*placed       // directives, by position
+	problems bool            // something was reported for this folder
+	broken   map[string]bool // types whose directive has a problem
 }
 
 // sourceFile is one file of a folder.
@@ -54,7 +55,10 @@ type sourceFile struct {
 type placed struct {
 	file    *sourceFile
 	lines   []*directive.Line
-	fn      *ast.FuncDecl // nil for package
+	fn      *ast.FuncDecl // nil for package and class
+	spec    *ast.TypeSpec // of a class
+	doc     *ast.CommentGroup
+	class   *placed // of a method, enter or exit
 	options *directive.Options
 }
 
@@ -67,7 +71,7 @@ func findDir(r *reporter, dir string) (*sourceDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &sourceDir{path: dir}
+	d := &sourceDir{path: dir, broken: make(map[string]bool)}
 	for _, e := range entries {
 		name := e.Name()
 		if e.IsDir() || filepath.Ext(name) != ".go" || strings.HasPrefix(name, "_") || strings.HasPrefix(name, ".") {
@@ -144,6 +148,7 @@ func hasConstraint(f *ast.File) bool {
 type target struct {
 	what string // "function", "variable" …
 	fn   *ast.FuncDecl
+	spec *ast.TypeSpec // of a type at the top level
 }
 
 // targets maps the doc comments of a file to their declarations.
@@ -151,6 +156,22 @@ func targets(f *ast.File) map[*ast.CommentGroup]target {
 	m := make(map[*ast.CommentGroup]target)
 	if f.Doc != nil {
 		m[f.Doc] = target{what: "package clause"}
+	}
+	for _, d := range f.Decls {
+		g, ok := d.(*ast.GenDecl)
+		if !ok || g.Tok != token.TYPE {
+			continue
+		}
+		for _, s := range g.Specs {
+			spec := s.(*ast.TypeSpec)
+			doc := spec.Doc
+			if !g.Lparen.IsValid() {
+				doc = g.Doc
+			}
+			if doc != nil {
+				m[doc] = typeTarget(spec)
+			}
+		}
 	}
 	ast.Inspect(f, func(n ast.Node) bool {
 		var doc *ast.CommentGroup
@@ -189,8 +210,22 @@ func targets(f *ast.File) map[*ast.CommentGroup]target {
 	return m
 }
 
+// typeTarget describes a type at the top level of a file.
+func typeTarget(spec *ast.TypeSpec) target {
+	t := target{what: "type", spec: spec}
+	if _, ok := spec.Type.(*ast.StructType); ok && !spec.Assign.IsValid() {
+		t.what = structType
+	}
+	return t
+}
+
+const structType = "struct type"
+
 // belongs says where a kind may stand.
-var belongs = map[directive.Kind]string{directive.Func: "function", directive.Package: "package clause"}
+var belongs = map[directive.Kind]string{
+	directive.Func: "function", directive.Package: "package clause", directive.Class: structType,
+	directive.Method: "method", directive.Enter: "method", directive.Exit: "method",
+}
 
 // findFile looks at every comment line of a file. In files that other tools
 // generated only proper directives count: their prose is nobody's slip.
@@ -233,6 +268,12 @@ func (d *sourceDir) findFile(r *reporter, f *sourceFile) {
 				broken = true
 				continue
 			}
+			if current != nil {
+				r.add(line.Pos, line.KindEnd, "G005", "//sandbox:%s stands on %s, which is //sandbox:%s at %s",
+					line.Kind, placeName(p), current.kind(), r.at(current.lines[0].Pos))
+				broken = true
+				continue
+			}
 			current = p
 			d.found = append(d.found, p)
 		}
@@ -240,8 +281,11 @@ func (d *sourceDir) findFile(r *reporter, f *sourceFile) {
 }
 
 func placeName(p *placed) string {
-	if p.fn != nil {
+	switch {
+	case p.fn != nil:
 		return p.fn.Name.Name
+	case p.spec != nil:
+		return p.spec.Name.Name
 	}
 	return p.file.ast.Name.Name
 }
@@ -252,13 +296,16 @@ func (d *sourceDir) place(r *reporter, f *sourceFile, line *directive.Line, g *a
 	want := belongs[line.Kind]
 	fail := func(code, format string, args ...any) *placed {
 		r.add(line.Pos, line.KindEnd, code, "%s", fmt.Sprintf(format, args...))
+		if t.spec != nil {
+			d.broken[t.spec.Name.Name] = true
+		}
 		return nil
 	}
 	switch {
 	case !attached:
 		return fail("G003", "//sandbox:%s is not attached to anything; it belongs in the doc comment of a %s", line.Kind, want)
 	case line.Kind == directive.Func && t.what == "method":
-		return fail("G026", "%s is a method; use //sandbox:class on %s and //sandbox:method here (not supported yet by this version: annotate a function that calls it)",
+		return fail("G026", "%s is a method; use //sandbox:class on %s and //sandbox:method here",
 			t.fn.Name.Name, receiverName(t.fn))
 	case t.what != want:
 		article := "a"
@@ -266,14 +313,14 @@ func (d *sourceDir) place(r *reporter, f *sourceFile, line *directive.Line, g *a
 			article = "an"
 		}
 		return fail("G004", "//sandbox:%s can't stand on %s %s; it belongs on a %s", line.Kind, article, t.what, want)
-	case t.fn != nil && (t.fn.Name.Name == "init" || t.fn.Name.Name == "_"):
-		return fail("G004", "//sandbox:%s can't stand on %s, which nothing can call; it belongs on a function", line.Kind, t.fn.Name.Name)
+	case t.fn != nil && (t.fn.Name.Name == "init" && t.fn.Recv == nil || t.fn.Name.Name == "_"), t.spec != nil && t.spec.Name.Name == "_":
+		return fail("G004", "//sandbox:%s can't stand on %s, which nothing can call; it belongs on a %s", line.Kind, placeName(&placed{fn: t.fn, spec: t.spec}), want)
 	case f.test:
 		return fail("G004", "//sandbox:%s in a test file is not supported yet by this version; move it to a file that is not a test", line.Kind)
 	case f.constrained:
 		return fail("G004", "//sandbox:%s in a file with a build constraint is not supported yet by this version; move it to a file that is in every build", line.Kind)
 	}
-	return &placed{file: f, lines: []*directive.Line{line}, fn: t.fn}
+	return &placed{file: f, lines: []*directive.Line{line}, fn: t.fn, spec: t.spec, doc: g}
 }
 
 // receiverName is the name of a method's type.
@@ -318,28 +365,103 @@ func (d *sourceDir) decode(r *reporter) {
 		}
 		pkg = p
 	}
+	d.joinClasses(r)
+	outer := func(kind directive.Kind) *directive.Options {
+		if pkg == nil {
+			return nil
+		}
+		return pkg.options.For(kind)
+	}
 	var conflicts []directive.Problem
-	for _, p := range d.found {
-		if p.kind() != directive.Func {
-			continue
-		}
-		if pkg != nil {
-			p.options = directive.Merge(pkg.options, p.options)
-		}
-		// A conflict within the package's defaults shows once.
-		for _, c := range p.options.Conflicts() {
-			if !slices.ContainsFunc(conflicts, func(o directive.Problem) bool { return o.Pos == c.Pos }) {
-				conflicts = append(conflicts, c)
+	merge := func(kind directive.Kind) {
+		for _, p := range d.found {
+			if p.kind() != kind {
+				continue
+			}
+			around := outer(kind)
+			if p.class != nil { // it has the package's options already
+				around = directive.Merge(around, p.class.options.For(kind))
+			}
+			p.options = directive.Merge(around, p.options)
+			// A conflict within the defaults shows once.
+			for _, c := range p.options.Conflicts() {
+				if !slices.ContainsFunc(conflicts, func(o directive.Problem) bool { return o.Pos == c.Pos }) {
+					conflicts = append(conflicts, c)
+				}
 			}
 		}
 	}
+	merge(directive.Func)
+	merge(directive.Class)
+	merge(directive.Method)
 	r.addProblems(conflicts)
 }
 
-// functions returns the annotated functions.
-func (d *sourceDir) functions() []*placed {
-	return slices.DeleteFunc(slices.Clone(d.found), func(p *placed) bool { return p.kind() != directive.Func })
+// joinClasses finds the class of every method, enter and exit.
+func (d *sourceDir) joinClasses(r *reporter) {
+	classes := make(map[string]*placed)
+	for _, p := range d.classes() {
+		classes[p.spec.Name.Name] = p
+	}
+	hooks := make(map[string]*placed)
+	d.found = slices.DeleteFunc(d.found, func(p *placed) bool {
+		if k := p.kind(); k != directive.Method && k != directive.Enter && k != directive.Exit {
+			return false
+		}
+		l, name := p.lines[0], receiverName(p.fn)
+		p.class = classes[name]
+		if p.class == nil {
+			if !d.broken[name] {
+				r.add(l.Pos, l.KindEnd, "G027", "%s is not a class; put //sandbox:class on its declaration%s", name, d.declaredAt(r, name))
+			}
+			return true
+		}
+		if p.kind() == directive.Method {
+			return false
+		}
+		id := string(p.kind()) + " " + name
+		if first := hooks[id]; first != nil {
+			r.add(l.Pos, l.KindEnd, "G028", "second %s method of %s; first at %s", p.kind(), name, r.at(first.lines[0].Pos))
+			return true
+		}
+		hooks[id] = p
+		return false
+	})
 }
+
+// declaredAt is the tail of a message that says where a type is declared.
+func (d *sourceDir) declaredAt(r *reporter, name string) string {
+	for _, f := range d.files {
+		for _, decl := range f.ast.Decls {
+			for _, id := range declared(decl) {
+				if id.Name == name {
+					return " at " + r.at(id.Pos())
+				}
+			}
+		}
+	}
+	return ""
+}
+
+// functions returns the annotated functions.
+func (d *sourceDir) functions() []*placed { return d.of(directive.Func) }
+
+// classes returns the annotated types.
+func (d *sourceDir) classes() []*placed { return d.of(directive.Class) }
+
+// of returns the directives of a kind.
+func (d *sourceDir) of(kind directive.Kind) []*placed {
+	return slices.DeleteFunc(slices.Clone(d.found), func(p *placed) bool { return p.kind() != kind })
+}
+
+// methodsOf returns the methods of a class with directives, enter and exit
+// included.
+func (d *sourceDir) methodsOf(class *placed) []*placed {
+	return slices.DeleteFunc(slices.Clone(d.found), func(p *placed) bool { return p.class != class })
+}
+
+// productive reports whether there is something to generate.
+func (d *sourceDir) productive() bool { return len(d.functions())+len(d.classes()) > 0 }
 
 // syntaxErrors reports what the parser found, once each.
 func (d *sourceDir) syntaxErrors(r *reporter, files []*sourceFile) bool {

@@ -31,7 +31,8 @@ var plain = []string{
 	"int", "string", "[]byte", "bool", "float64", "uint8", "rune", "time.Time", "time.Duration", "error", "url.URL", "*big.Int",
 	"json.RawMessage", "byte", "int64", "struct{}", "Page[int]", "Pair[string, []byte]", "Alias", "Text",
 	"any", "chan int", "func()", "func(int) error", "io.Reader", "sync.Mutex", "*sync.WaitGroup", "atomic.Int64", "complex128",
-	"uintptr", "iter.Seq[int]", "context.Context", "unsafe.Pointer", "Iface", "interface{ M() }", "<-chan int", "Page[func()]",
+	"uintptr", "iter.Seq[int]", "iter.Seq2[*Page[string], error]", "iter.Seq2[int, int]", "io.ReadCloser", "io.Writer", "Func",
+	"func(context.Context, ...string) (int, error)", "Seq", "context.Context", "unsafe.Pointer", "Iface", "interface{ M() }", "<-chan int", "Page[func()]",
 }
 
 // typ returns a type; fewer than half of them have parts that don't travel.
@@ -65,7 +66,7 @@ func (s *source) typ(depth int) string {
 
 var tags = []string{
 	"", "", "", `json:"x"`, `json:"-"`, `cbor:"y,omitempty"`, `sandbox:"-"`, `sandbox:"name=n"`, `validate:"required"`,
-	`validate:"min=1,max=2"`, `validate:"dive,email"`, `sandbox:"secret=X"`, `json:"-" sandbox:"-"`, `broken`, `validate:"wibble"`,
+	`sandbox:"default=1"`, `sandbox:"env=HOME"`, `sandbox:"file,out"`, `validate:"min=1,max=2"`, `validate:"dive,email"`, `sandbox:"secret=X"`, `json:"-" sandbox:"-"`, `broken`, `validate:"wibble"`,
 }
 
 func (s *source) structure(depth int) string {
@@ -89,9 +90,15 @@ func (s *source) structure(depth int) string {
 // names collide with what generated code could use.
 var paramNames = []string{"a", "ctx", "r", "err", "sandboxfn", "_", "time", "context", "string", "Fn0Func", "Fn0Args", "fn0", "A", "名"}
 
-// function writes one annotated function.
-func (s *source) function(i int) {
-	fmt.Fprintf(&s.b, "\n//sandbox:func\nfunc fn%d(", i)
+// function writes one annotated function, or a method of receiver.
+func (s *source) function(i int, receiver string) {
+	line := "func"
+	if receiver != "" {
+		line = "method"
+	} else if s.pick(6) == 5 {
+		line = "func batch=2"
+	}
+	fmt.Fprintf(&s.b, "\n//sandbox:%s\nfunc %s fn%d(", line, receiver, i)
 	used := map[string]bool{}
 	if s.pick(2) == 1 {
 		s.b.WriteString("ctx context.Context, ")
@@ -145,6 +152,8 @@ type Page[T any] struct { Items []T; Next *Page[T] }
 type Pair[A, B any] struct { A A; B B }
 type Alias = map[string]*Page[int]
 type Iface interface{ M() }
+type Func func(done, total int) bool
+type Seq = iter.Seq2[Alias, error]
 type Text struct{ s string }
 
 func (t Text) MarshalText() ([]byte, error) { return nil, nil }
@@ -155,9 +164,35 @@ func (t *Text) UnmarshalText([]byte) error { return nil }
 		fmt.Fprintf(&s.b, "\ntype T%d struct {\n\tSelf *T%d\n\tMore %s\n}\n", i, i, s.flat())
 	}
 	for i := range 1 + s.pick(3) {
-		s.function(i)
+		s.function(i, "")
+	}
+	if s.pick(3) == 2 {
+		s.class()
 	}
 	return s.b.String()
+}
+
+// class writes an annotated type with its methods.
+func (s *source) class() {
+	s.b.WriteString("\n//sandbox:class\ntype cls struct {\n")
+	for i := range s.pick(4) {
+		fields := []string{"F%d %s", "hidden%d %s", "Embedded%[1]d", "*embedded%[1]d"}
+		fmt.Fprintf(&s.b, fields[s.pick(4)], i, s.flat())
+		if tag := tags[s.pick(len(tags))]; tag != "" {
+			fmt.Fprintf(&s.b, " %q", tag)
+		}
+		s.b.WriteString("\n")
+	}
+	s.b.WriteString("}\n")
+	for i := range 4 {
+		fmt.Fprintf(&s.b, "type Embedded%d struct { E%d %s }\ntype embedded%d struct { D%d %s; x int }\n", i, i, s.flat(), i, i, s.flat())
+	}
+	hooks := []string{"()", "(context.Context)", "() error", "(context.Context) error", "(int)"}
+	fmt.Fprintf(&s.b, "//sandbox:enter\nfunc (c *cls) in%s { panic(0) }\n", hooks[s.pick(5)])
+	receivers := []string{"(c *cls)", "(cls)"}
+	for i := range s.pick(3) {
+		s.function(10+i, receivers[s.pick(2)])
+	}
 }
 
 // flat is a type that can't contain a declared one by value.
@@ -246,6 +281,12 @@ func FuzzTags(f *testing.F) {
 		params := fn.(*types.Func).Signature().Params()
 		for i := range params.Len() {
 			ruleFaults(tag, params.At(i).Type(), "x", nil)
+			if items, err := parseSandboxTag(tag); err == nil {
+				itemsFault(params.At(i), items, map[string]bool{"out": true})
+			}
+			if fillable(params.At(i).Type()) {
+				fits(params.At(i).Type(), tag)
+			}
 		}
 	})
 }

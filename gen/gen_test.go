@@ -335,18 +335,43 @@ func apply(src []byte, diff string) ([]byte, error) {
 
 // stub stands for sandboxfn when output is only type-checked.
 const stub = `package sandboxfn
-import ("context"; "time")
+import ("context"; "io/fs"; "iter"; "time")
 const Generated1 = 1
 type None struct{}
-type Param struct{ Name, Type string }
+type Param struct{ Name, Type string; In, Out bool }
 type Bytes int64
 const ( KiB Bytes = 1<<10; MiB Bytes = 1<<20; GiB Bytes = 1<<30 )
-type Options struct { Template string; Timeout time.Duration; Memory Bytes }
+type Options struct { Template string; Timeout time.Duration; Memory Bytes; Batch int; Secrets map[string]string; Files []FileMount }
+type FileMount struct { Remote string; FS fs.FS; Name string }
 type Decl struct { Package, Name, ID, Schema string; Params []Param; Options Options; Validate func(any) error }
 type Func[A, R any] struct{}
 func (Func[A, R]) Call(context.Context, A) (r R, err error) { return }
 func Declare[A, R any](Decl) (f Func[A, R]) { return }
 func Bind[A, R any](Func[A, R], func(context.Context, A) (R, error)) {}
+type StreamFunc[A, T any] struct{}
+func (StreamFunc[A, T]) Stream(context.Context, A) (s iter.Seq2[T, error]) { return }
+func DeclareStream[A, T any](Decl) (f StreamFunc[A, T]) { return }
+func BindStream[A, T any](StreamFunc[A, T], func(context.Context, A) (iter.Seq2[T, error], error)) {}
+func Pairs[T any](iter.Seq[T]) (s iter.Seq2[T, error]) { return }
+type Result[T any] struct { Value T; Err error }
+func DeclareBatch[In, Out any](Decl) (f Func[In, Out]) { return }
+func BindBatch[In, Out any](Func[In, Out], func(context.Context, []In) ([]Out, error)) {}
+func BindBatchResults[In, Out any](Func[In, Out], func(context.Context, []In) ([]Result[Out], error)) {}
+type ClassDecl struct { Package, Name, ID, Schema string; Options Options; Validate func(any) error }
+type Class[P any] struct{}
+type Object struct{}
+func (Object) Close() (err error) { return }
+func DeclareClass[P any](ClassDecl) (c Class[P]) { return }
+func NewObject[P any](Class[P], P, *Options) (o Object) { return }
+func BindClass[P, T any](Class[P], func(P) *T, func(context.Context, *T) error, func(context.Context, *T) error) {}
+type Method[A, R any] struct{}
+func (Method[A, R]) Of(Object) (f Func[A, R]) { return }
+func DeclareMethod[A, R, P any](Class[P], Decl) (m Method[A, R]) { return }
+func BindMethod[A, R, T any](Method[A, R], func(context.Context, *T, A) (R, error)) {}
+type StreamMethod[A, T any] struct{}
+func (StreamMethod[A, T]) Of(Object) (f StreamFunc[A, T]) { return }
+func DeclareStreamMethod[A, T, P any](Class[P], Decl) (m StreamMethod[A, T]) { return }
+func BindStreamMethod[A, T, C any](StreamMethod[A, T], func(context.Context, *C, A) (iter.Seq2[T, error], error)) {}
 func Takeover(string) {}
 type ErrorEntry struct{}
 func Errors(string, ...ErrorEntry) {}
@@ -363,7 +388,7 @@ var cachedExports = sync.OnceValues(func() (map[string]string, error) {
 		return nil, err
 	}
 	err = g.loader.loadExports(context.Background(), []string{
-		"context", "errors", "io", "iter", "sync", "sync/atomic", "time", "unsafe", "net/url", "math/big", "encoding/json",
+		"context", "embed", "errors", "io", "io/fs", "iter", "sync", "sync/atomic", "time", "unsafe", "net/url", "math/big", "encoding/json",
 	})
 	return g.loader.exports, err
 })
@@ -401,7 +426,7 @@ func quickly(t testing.TB, src string) *quick {
 	}
 	q.info = &packageInfo{path: "example.com/m", name: "m", goVersion: "go1.26", files: q.dir.files}
 	g.loader.infos[q.dir.path] = q.info
-	if len(q.dir.functions()) > 0 {
+	if q.dir.productive() {
 		if q.pkg, err = g.onePackage(context.Background(), q.dir); err != nil {
 			t.Fatalf("%v\n%s", err, src)
 		}

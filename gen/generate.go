@@ -139,7 +139,7 @@ func (g *generator) run(ctx context.Context) (*Result, error) {
 		switch {
 		case len(d.files) == 0 && len(d.owned) == 0:
 			return nil, fmt.Errorf("no Go files in %s", g.report.relative(dir))
-		case len(d.functions()) > 0:
+		case d.productive():
 			work = append(work, d)
 		case len(d.owned) > 0 && !d.problems:
 			g.logf("%s: no annotated function any more, its output goes", g.report.relative(dir))
@@ -376,9 +376,9 @@ func (g *generator) finish(d *sourceDir, info *packageInfo, a *analysis, output 
 		}
 		p.Files[i].previous, _ = os.ReadFile(path)
 	}
-	for _, fn := range a.model.functions {
+	for _, fn := range a.model.all() {
 		p.Functions = append(p.Functions, Function{
-			Package: info.path, Name: fn.name, Wrapper: fn.wrapper, ID: fn.wireID(), Schema: fn.schema,
+			Package: info.path, Name: fn.full, Wrapper: fn.wrapper, ID: fn.wireID(), Schema: fn.schema,
 			Pos: g.report.at(fn.pos), Options: optionMap(fn.options),
 		})
 	}
@@ -387,7 +387,7 @@ func (g *generator) finish(d *sourceDir, info *packageInfo, a *analysis, output 
 
 // claimIDs checks that no two functions of the run have one wire id.
 func (g *generator) claimIDs(m *model) {
-	for _, fn := range m.functions {
+	for _, fn := range m.all() {
 		id := fn.wireID()
 		if other, taken := g.ids[id]; taken {
 			pos := fn.pos
@@ -397,7 +397,7 @@ func (g *generator) claimIDs(m *model) {
 			g.report.add(pos, token.NoPos, "G031", "wire id %s is also used by %s at %s", show(id), other.owner, g.report.at(other.pos))
 			continue
 		}
-		g.ids[id] = wireID{owner: m.name + "." + fn.name, pos: fn.pos}
+		g.ids[id] = wireID{owner: m.name + "." + fn.full, pos: fn.pos}
 	}
 }
 

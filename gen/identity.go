@@ -34,7 +34,7 @@ var deprecated = map[string]bool{
 // files import, by package, sentinels before types. Only packages that are
 // imported anyway are named: generated code adds no weight.
 func (a *analysis) errorEntries() []errorEntry {
-	if len(a.model.functions) == 0 {
+	if a.model.empty() {
 		return nil
 	}
 	imported := make(map[string]bool)

@@ -18,50 +18,59 @@ import (
 
 // nameOutputs chooses the names of what is generated for fn and reports those
 // that are taken.
-func (a *analysis) nameOutputs(fn *function) {
+func (a *analysis) nameOutputs(fn *function, sig *types.Signature) {
 	base := upperFirst(fn.name)
 	fn.wrapper = base
-	if ast.IsExported(fn.name) {
+	if ast.IsExported(fn.name) && fn.class == nil {
 		fn.wrapper = fn.name + "Remote"
 	}
 	if as := fn.options.As; as != nil && *as != "" {
 		base, fn.wrapper = *as, *as
 	}
-	fn.handle, fn.argsType, fn.outType = base+"Func", base+"Args", base+"Result"
-	outputs := []string{fn.wrapper, fn.handle}
-	params, results := counted(fn, a.checked)
-	if params < 2 {
-		fn.argsType = ""
-	} else {
-		outputs = append(outputs, fn.argsType)
-	}
-	if results < 2 {
-		fn.outType = ""
-	} else {
-		outputs = append(outputs, fn.outType)
-	}
+	fn.handle = base + "Func"
 	pos := fn.pos
 	if p := fn.options.Pos("as"); p.IsValid() {
 		pos = p
 	}
-	for _, name := range outputs {
-		a.wanted[name] = true
-		if at, taken := a.taken[name]; taken {
-			a.faults.add(pos, token.NoPos, "G030", "%s is already declared at %s; choose another name with as=", name, a.faults.at(at))
-			continue
+	outputs := []string{fn.wrapper, fn.handle}
+	if c := fn.class; c != nil {
+		for _, name := range outputs {
+			a.takeMethod(c, name, pos)
 		}
-		a.taken[name] = pos
+		base = c.base + upperFirst(base)
+		fn.variable = "sandbox_" + c.name + upperFirst(fn.name)
+		outputs = []string{fn.variable}
 	}
+	fn.argsType, fn.outType = base+"Args", base+"Result"
+	if params, _ := counted(sig); params < 2 {
+		fn.argsType = ""
+	} else {
+		outputs = append(outputs, fn.argsType)
+	}
+	if _, results := counted(sig); results < 2 {
+		fn.outType = ""
+	} else {
+		outputs = append(outputs, fn.outType)
+	}
+	for _, name := range outputs {
+		a.produce(name, pos)
+	}
+}
+
+// produce takes a name of the package for the output and reports when it is
+// taken.
+func (a *analysis) produce(name string, pos token.Pos) {
+	a.wanted[name] = true
+	if at, taken := a.taken[name]; taken {
+		a.faults.add(pos, token.NoPos, "G030", "%s is already declared at %s; choose another name with as=", name, a.faults.at(at))
+		return
+	}
+	a.taken[name] = pos
 }
 
 // counted returns how many parameters without the context and results without
 // the error a function has.
-func counted(fn *function, c *checked) (params, results int) {
-	obj, ok := c.pkg.Scope().Lookup(fn.name).(*types.Func)
-	if !ok {
-		return 0, 0
-	}
-	sig := obj.Signature()
+func counted(sig *types.Signature) (params, results int) {
 	params, results = sig.Params().Len(), sig.Results().Len()
 	if params > 0 && isContext(sig.Params().At(0).Type()) {
 		params--
@@ -118,17 +127,23 @@ func (a *analysis) parameterNames(fn *function) {
 // localNames chooses the names of variables in the wrapper, after the names of
 // imports are known to matter: a parameter must not hide what the body uses.
 func (a *analysis) localNames(fn *function) {
-	used := allocator{fn.handle: true, fn.wrapper: true, a.model.names[sandboxfnPath]: true}
+	used := allocator{a.model.names[sandboxfnPath]: true}
+	if fn.class == nil {
+		used[fn.handle], used[fn.wrapper] = true, true
+	}
 	if fn.argsType != "" {
 		used[fn.argsType] = true
 	}
 	for i := range fn.params {
 		fn.params[i].name = used.name(fn.params[i].name)
 	}
-	fn.ctx, fn.err, fn.result = used.name("ctx"), used.name("err"), used.name("r")
-	used = allocator{fn.name: true}
+	fn.ctx, fn.err, fn.result, fn.self = used.name("ctx"), used.name("err"), used.name("r"), used.name("m")
+	used = allocator{a.model.names[sandboxfnPath]: true}
+	if fn.class == nil {
+		used[fn.name] = true
+	}
 	fn.bindCtx, fn.bindArgs = used.name("ctx"), used.name("a")
-	fn.bindResult, fn.bindErr = used.name("r"), used.name("err")
+	fn.bindResult, fn.bindErr, fn.bindSelf, fn.bindSeq = used.name("r"), used.name("err"), used.name("m"), used.name("s")
 }
 
 // exportedName makes a field name of a parameter's name.
@@ -152,8 +167,22 @@ func (a *analysis) nameImports() {
 			paths[p.Path()] = p.Name()
 		}
 	}
-	for _, fn := range m.functions {
+	for _, fn := range m.all() {
 		packagesOf(fn.sig, visit)
+		if fn.stream != notLive { // an alias may hide its element
+			paths["iter"] = "iter"
+			packagesOf(fn.elem, visit)
+		}
+		if fn.batch != nil {
+			packagesOf(fn.params[0].typ, visit)
+			packagesOf(fn.results[0].typ, visit)
+		}
+	}
+	for _, c := range m.classes {
+		c.packages(visit)
+	}
+	if len(m.embeds) > 0 {
+		paths["embed"] = "embed"
 	}
 	for _, e := range m.errors {
 		visit(e.obj.Pkg())
@@ -163,10 +192,8 @@ func (a *analysis) nameImports() {
 	for name := range a.taken {
 		used[name] = true
 	}
-	for _, fn := range m.functions { // of an earlier round these are not taken
-		for _, name := range []string{fn.wrapper, fn.handle, fn.argsType, fn.outType} {
-			used[name] = true
-		}
+	for name := range a.wanted { // of an earlier round these are not taken
+		used[name] = true
 	}
 	// What the package imports under a name is no name of the package.
 	for name, pos := range a.taken {
@@ -244,6 +271,22 @@ func (l *loader) produces(ctx context.Context, importPath string) map[string]boo
 	d, err := findDir(quiet, dir)
 	if err != nil {
 		return names
+	}
+	for _, p := range d.classes() {
+		base := upperFirst(p.spec.Name.Name)
+		if p.options.As != nil && *p.options.As != "" {
+			base = *p.options.As
+		}
+		for _, name := range []string{base, base + "Remote", "New" + base, "New" + base + "Remote", base + "Params", base + "Class"} {
+			names[name] = true
+		}
+		for _, m := range d.methodsOf(p) {
+			method := upperFirst(m.fn.Name.Name)
+			if m.options.As != nil && *m.options.As != "" {
+				method = upperFirst(*m.options.As)
+			}
+			names[base+method+"Args"], names[base+method+"Result"] = true, true
+		}
 	}
 	for _, p := range d.functions() {
 		base := upperFirst(p.fn.Name.Name)

@@ -16,7 +16,7 @@ func TestOddSources(t *testing.T) {
 			"m.go:2:6: invalid recursive type: T refers to itself (G050)"},
 		"types without base": {"type M map[string]M\ntype L []L\ntype P *P" + directive + "func f(m M, l L, p P) (L, error) { return nil, nil }", ""},
 		"function of itself": {"type F func(F)" + directive + "func g(f F) {}",
-			"m.go:4:8: parameter f of g has type F, which is not supported yet by this version; pass data instead of a callback (G021)"},
+			"m.go:4:8: parameter 1 of callback f of g has type F, which can't be sent; it can only be a parameter of its own, not part of data (G021)"},
 		"huge array":  {directive + "func f(a [1 << 40]struct{}, b [0]int) {}", ""},
 		"dot import":  {"import . \"time\"\nimport _ \"io\"" + directive + "func f(d Duration, t Time) (Month, error) { return 0, nil }", ""},
 		"constraint":  {"type I interface{ ~int | ~string }" + directive + "func f(i I) {}", "m.go:4:8: parameter i of f has type I, which can't be sent; use a concrete type (G021)"},

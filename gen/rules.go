@@ -25,10 +25,14 @@ func (a *analysis) checkRules(fn *function) {
 		i := slices.IndexFunc(fn.params, func(p value) bool { return p.given == c.Param })
 		if i < 0 {
 			a.faults.add(c.ParamPos, c.ParamPos+token.Pos(len(c.Param)), "G016", "option check.%s: %s has no parameter %s%s",
-				c.Param, fn.name, c.Param, parameterList(fn))
+				c.Param, fn.full, c.Param, parameterList(fn))
 			continue
 		}
 		if !isValid(fn.params[i].typ) {
+			continue
+		}
+		if liveParam(fn.params[i].typ) != notLive {
+			a.faults.add(c.ParamPos, c.ParamPos+token.Pos(len(c.Param)), "G041", "option check.%s: rules do not apply to type %s", c.Param, fn.params[i].text)
 			continue
 		}
 		for _, message := range ruleFaults(c.Rules, fn.params[i].typ, fn.params[i].text, nil) {
@@ -38,7 +42,9 @@ func (a *analysis) checkRules(fn *function) {
 	}
 	w := &ruleWalker{a: a}
 	for _, p := range fn.params {
-		w.walk(p.typ, spelled(p.typ, a.checked.pkg))
+		if liveParam(p.typ) == notLive {
+			w.walk(p.typ, spelled(p.typ, a.checked.pkg))
+		}
 	}
 	if len(rules) == 0 && !w.found {
 		return
@@ -139,6 +145,8 @@ func (w *ruleWalker) field(s *types.Struct, f *types.Var, tag, owner string) {
 		}
 	case rules == "" || rules == "-":
 		return
+	case len(secretsOf(tag)) > 0 || strings.Contains(reflect.StructTag(tag).Get("sandbox"), "env="):
+		faults = []string{"the field is filled in the sandbox, so the caller can't check it"}
 	case sandboxSkips(reflect.StructTag(tag)):
 		faults = []string{`the field is not sent (sandbox:"-"), so the worker can't check it`}
 	default:

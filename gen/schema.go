@@ -21,14 +21,63 @@ const codecRules = "cbor 1"
 func schema(fn *function) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s\nid %s\n", codecRules, fn.wireID())
+	if fn.batch != nil {
+		b.WriteString("batch\n")
+	}
 	for _, p := range fn.params {
-		b.WriteString("in " + canonical(p.typ) + "\n")
+		b.WriteString("in ")
+		if p.in {
+			b.WriteString("path ")
+		}
+		if p.out {
+			b.WriteString("target ")
+		}
+		b.WriteString(canonicalLive(liveParam(p.typ), p.typ) + "\n")
 	}
 	for _, r := range fn.results {
-		b.WriteString("out " + canonical(r.typ) + "\n")
+		kind := liveResult(r.typ)
+		if kind == liveSeq { // a stream has errors, whoever makes it
+			kind = liveSeq2
+		}
+		b.WriteString("out " + canonicalLive(kind, r.typ) + "\n")
 	}
-	sum := sha256.Sum256([]byte(b.String()))
+	return digest(b.String())
+}
+
+// classSchema is schema for the parameters of a class.
+func classSchema(c *class) string {
+	return digest(fmt.Sprintf("%s\nclass %s\nin %s\n", codecRules, c.wireID(), canonical(c.paramsStruct())))
+}
+
+func digest(text string) string {
+	sum := sha256.Sum256([]byte(text))
 	return hex.EncodeToString(sum[:])
+}
+
+// canonicalLive is the text of a parameter or a result, which may be live.
+func canonicalLive(kind liveKind, t types.Type) string {
+	switch kind {
+	case notLive:
+		return canonical(t)
+	case liveSeq, liveSeq2:
+		return string(kind) + "(" + canonical(elemOfSeq(t)) + ")"
+	case liveFunc:
+		sig := t.Underlying().(*types.Signature)
+		return "func" + canonicalTuple(sig.Params()) + canonicalTuple(sig.Results())
+	}
+	return string(kind)
+}
+
+// canonicalTuple is the text of the parameters or results of a callback; the
+// context stays where it is.
+func canonicalTuple(vars *types.Tuple) string {
+	var list []string
+	for v := range vars.Variables() {
+		if !isContext(v.Type()) {
+			list = append(list, canonical(v.Type()))
+		}
+	}
+	return "(" + strings.Join(list, ",") + ")"
 }
 
 // canonical is the text of a type.
@@ -97,6 +146,11 @@ func (c *canonicalizer) field(f *types.Var, tags reflect.StructTag) {
 	}
 	fmt.Fprintf(&c.text, "%q", wireName(f, tags))
 	c.text.WriteString(" ")
+	for _, it := range sandboxItemsOf(tags) {
+		if it.key == "file" || it.key == "dir" || it.key == "out" {
+			c.text.WriteString(it.key + " ")
+		}
+	}
 	c.write(f.Type())
 	c.text.WriteString(";")
 }

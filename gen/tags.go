@@ -1,6 +1,7 @@
 package gen
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/agent-sandbox/sandbox-go/gen/directive"
 )
@@ -26,11 +28,8 @@ func newTagChecker(a *analysis) *tagChecker {
 	return &tagChecker{a: a, done: make(map[token.Pos]bool), files: make(map[string]*ast.File)}
 }
 
-// sandboxItems are the items of the sandbox tag; builtItems have an effect.
-var (
-	sandboxItems = []string{"-", "default", "secret", "env", "file", "dir", "out", "name"}
-	builtItems   = []string{"-", "name"}
-)
+// sandboxItems are the items of the sandbox tag.
+var sandboxItems = []string{"-", "default", "secret", "env", "file", "dir", "out", "name"}
 
 // tagItem is one item of a sandbox tag.
 type tagItem struct {
@@ -109,25 +108,190 @@ func (c *tagChecker) sandboxTag(owner string, f *types.Var, tag string) {
 		fail(" is not well formed: %v", err)
 		return
 	}
+	seen := make(map[string]bool)
 	for _, it := range items {
-		switch {
-		case !slices.Contains(sandboxItems, it.key):
+		switch known := slices.Contains(sandboxItems, it.key); {
+		case !known:
 			if near := directive.Nearest(it.key, sandboxItems); near != "" {
 				fail(": unknown item %s; did you mean %s?", show(it.key), near)
 			} else {
-				fail(": unknown item %s; items are %s", show(it.key), strings.Join(builtItems, ", "))
+				fail(": unknown item %s; items are %s", show(it.key), strings.Join(sandboxItems, ", "))
 			}
-		case !slices.Contains(builtItems, it.key):
-			fail(": item %s is not supported yet by this version", it.key)
-		case it.key == "-" && it.hasValue:
-			fail(" is not well formed: - takes no value")
-		case it.key == "name" && it.value == "":
-			fail(" is not well formed: name needs a value")
-		case it.key == "-" && len(items) > 1:
-			fail(" is not well formed: a field that is left out takes no other item")
+			return
+		case seen[it.key]:
+			fail(" is not well formed: %s stands twice", it.key)
+			return
+		case slices.Contains(valued, it.key) && it.key != "default" && it.value == "", it.key == "default" && !it.hasValue:
+			fail(" is not well formed: %s needs a value", it.key)
+			return
+		case !slices.Contains(valued, it.key) && it.hasValue:
+			fail(" is not well formed: %s takes no value", it.key)
 			return
 		}
+		seen[it.key] = true
 	}
+	if problem := itemsFault(f, items, seen); problem != "" {
+		fail("%s", problem)
+		return
+	}
+	if seen["secret"] && !isSecretText(f.Type()) {
+		pos, end := c.tagPos(f)
+		c.a.faults.add2(pos, end, "G042", fmt.Sprintf("%s is filled from secret %s and must be string, []byte or sandboxfn.Secret",
+			f.Name(), show(valueOf(items, "secret"))))
+	}
+}
+
+// valued are the items that need a value.
+var valued = []string{"default", "secret", "env", "name"}
+
+// valueOf is the value of an item.
+func valueOf(items []tagItem, key string) string {
+	for _, it := range items {
+		if it.key == key {
+			return it.value
+		}
+	}
+	return ""
+}
+
+// itemsFault says what is wrong with items that are well formed each.
+func itemsFault(f *types.Var, items []tagItem, seen map[string]bool) string {
+	for _, pair := range exclusive {
+		if seen[pair[0]] && seen[pair[1]] {
+			return fmt.Sprintf(": items %s and %s exclude each other", pair[0], pair[1])
+		}
+	}
+	t := spelled(f.Type(), f.Pkg())
+	for _, it := range items {
+		switch it.key {
+		case "-":
+			if len(items) > 1 {
+				return " is not well formed: a field that is left out takes no other item"
+			}
+			continue
+		case "secret", "env":
+			if !directive.IsVariable(it.value) {
+				return fmt.Sprintf(": %s is not the name of a variable", show(it.value))
+			}
+			if it.key == "env" && !fillable(f.Type()) {
+				return fmt.Sprintf(": a variable can't be given to type %s", t)
+			}
+		case "default":
+			if !fillable(f.Type()) {
+				return fmt.Sprintf(": a default can't be given to type %s", t)
+			}
+			if !fits(f.Type(), it.value) {
+				return fmt.Sprintf(": default %q is no %s", it.value, t)
+			}
+		case "file", "dir":
+			if s, list := f.Type().Underlying().(*types.Slice); !isKind(f.Type(), types.String) && (!list || !isKind(s.Elem(), types.String)) {
+				return fmt.Sprintf(": a field of type %s can't hold paths; %s is for string and []string", t, it.key)
+			}
+		case "out":
+			if !seen["file"] && !seen["dir"] {
+				return ": out says which way a file or dir goes; write file,out or dir,out"
+			}
+		}
+		if !f.Exported() {
+			return fmt.Sprintf(": %s needs an exported field", it.key)
+		}
+	}
+	return ""
+}
+
+// exclusive are items of which a field can have one.
+var exclusive = [][2]string{
+	{"secret", "env"}, {"secret", "name"}, {"env", "name"}, {"file", "dir"},
+	{"secret", "file"}, {"secret", "dir"}, {"env", "file"}, {"env", "dir"}, {"default", "file"}, {"default", "dir"},
+}
+
+// isKind reports whether t is of a basic kind.
+func isKind(t types.Type, kind types.BasicKind) bool {
+	b, ok := t.Underlying().(*types.Basic)
+	return ok && b.Kind() == kind
+}
+
+// isBytes reports whether t is a slice of bytes.
+func isBytes(t types.Type) bool {
+	s, ok := t.Underlying().(*types.Slice)
+	return ok && isKind(s.Elem(), types.Uint8)
+}
+
+// isSecretText reports whether a field can be filled from a secret.
+func isSecretText(t types.Type) bool {
+	return isKind(t, types.String) || isBytes(t) || isNamed(t, sandboxfnPath, "Secret")
+}
+
+// fillable reports whether a field can be filled from text: it is of a basic
+// kind, a duration, or a list of them.
+func fillable(t types.Type) bool {
+	if s, ok := t.Underlying().(*types.Slice); ok {
+		t = s.Elem()
+	}
+	b, ok := t.Underlying().(*types.Basic)
+	return ok && b.Info()&(types.IsBoolean|types.IsInteger|types.IsFloat|types.IsString) != 0 && b.Kind() != types.Uintptr
+}
+
+// fits reports whether text stands for a value of a type that can be filled, as
+// the runtime library will read it.
+func fits(t types.Type, text string) bool {
+	if isNamed(t, "time", "Duration") {
+		_, err := time.ParseDuration(text)
+		return err == nil
+	}
+	if s, ok := t.Underlying().(*types.Slice); ok {
+		if isBytes(t) || text == "" {
+			return true
+		}
+		for part := range strings.SplitSeq(text, ",") {
+			if !fits(s.Elem(), part) {
+				return false
+			}
+		}
+		return true
+	}
+	b := t.Underlying().(*types.Basic)
+	bits := map[types.BasicKind]int{
+		types.Int8: 8, types.Int16: 16, types.Int32: 32, types.Uint8: 8, types.Uint16: 16, types.Uint32: 32, types.Float32: 32,
+	}[b.Kind()]
+	bits = cmp.Or(bits, 64)
+	var err error
+	switch {
+	case b.Info()&types.IsBoolean != 0:
+		_, err = strconv.ParseBool(text)
+	case b.Info()&types.IsUnsigned != 0:
+		_, err = strconv.ParseUint(text, 0, bits)
+	case b.Info()&types.IsInteger != 0:
+		_, err = strconv.ParseInt(text, 0, bits)
+	case b.Info()&types.IsFloat != 0:
+		_, err = strconv.ParseFloat(text, bits)
+	}
+	return err == nil
+}
+
+// sandboxItemsOf are the items of the sandbox tag of a field; none when it is
+// not well formed.
+func sandboxItemsOf(tags reflect.StructTag) []tagItem {
+	value, ok := tags.Lookup("sandbox")
+	if !ok {
+		return nil
+	}
+	items, err := parseSandboxTag(value)
+	if err != nil {
+		return nil
+	}
+	return items
+}
+
+// secretsOf are the secrets that a field with the given tag is filled from.
+func secretsOf(tag string) []string {
+	var names []string
+	for _, it := range sandboxItemsOf(reflect.StructTag(tag)) {
+		if it.key == "secret" && directive.IsVariable(it.value) {
+			names = append(names, it.value)
+		}
+	}
+	return names
 }
 
 // tagKeys lists the keys of a struct tag and reports whether it has the

@@ -19,8 +19,12 @@ type traveller struct {
 	seen    typeutil.Map               // named types that were looked at
 	depth   int
 	endless bool                                         // depth was reached and reported
+	inside  bool                                         // what is walked is part of a live type, never live itself
 	tagged  func(owner string, f *types.Var, tag string) // called for each field with its whole tag
 }
+
+// onlyTop is the hint for live types in data.
+const onlyTop = "it can only be a parameter of its own, not part of data"
 
 // maxDepth bounds how deep types may nest: type T[P any] struct{ F *T[[]P] }
 // has no end.
@@ -28,64 +32,56 @@ const maxDepth = 100
 
 // travelling reports what of fn's signature can't be sent.
 func (a *analysis) travelling(fn *function) {
-	check := func(v *value, subject, root string, live func(types.Type) string) {
-		if hint := live(v.typ); hint != "" {
-			a.faults.add(v.pos, v.end, "G021", "%s has type %s, which is not supported yet by this version; %s", subject, v.text, hint)
-			return
-		}
-		t := &traveller{a: a, subject: subject, root: root,
-			fault: func(code, message string) {
-				if !a.reasons[message] {
-					a.reasons[message] = true
-					a.faults.add(v.pos, v.end, code, "%s", message)
-				}
-			},
-			tagged: a.tags.sandboxTag,
-		}
-		t.walk(v.typ, "")
-	}
 	for i := range fn.params {
 		p := &fn.params[i]
 		name := p.given
 		if name == "" {
 			name = fmt.Sprint(i + 1)
 		}
-		check(p, fmt.Sprintf("parameter %s of %s", name, fn.name), p.name, liveParam)
+		c := &valueCheck{a: a, value: p, subject: fmt.Sprintf("parameter %s of %s", name, fn.full), root: p.name, secrets: &fn.secrets}
+		c.check(liveParam(p.typ))
 	}
+	a.liveResults(fn)
 	for i := range fn.results {
-		check(&fn.results[i], fmt.Sprintf("result %d of %s", i+1, fn.name), "result", liveResult)
+		c := &valueCheck{a: a, value: &fn.results[i], subject: fmt.Sprintf("result %d of %s", i+1, fn.full), root: "result"}
+		c.check(liveResult(fn.results[i].typ))
 	}
 }
 
-// liveParam returns a hint when t is a parameter that would be live: it is not
-// data but something that goes on during the call.
-func liveParam(t types.Type) string {
-	switch {
-	case isIter(t):
-		return "use a slice"
-	case isNamed(t, "io", "Reader"):
-		return "use []byte"
-	case isNamed(t, "io", "Writer"):
-		return "return the bytes"
-	}
-	if _, ok := t.Underlying().(*types.Signature); ok {
-		return "pass data instead of a callback"
-	}
-	return ""
+// valueCheck looks at one parameter or result.
+type valueCheck struct {
+	a       *analysis
+	value   *value
+	subject string
+	root    string
+	secrets *[]string // gets the names of secrets that fields are filled from; nil: they don't matter
 }
 
-// liveResult is liveParam for results.
-func liveResult(t types.Type) string {
-	switch {
-	case isIter(t):
-		return "use a slice"
-	case isNamed(t, "io", "Reader"), isNamed(t, "io", "ReadCloser"):
-		return "use []byte"
+func (c *valueCheck) check(kind liveKind) {
+	if kind != notLive {
+		c.live(kind)
+		return
 	}
-	return ""
+	t := c.traveller(c.subject, c.root)
+	t.walk(c.value.typ, "")
 }
 
-func isIter(t types.Type) bool { return isNamed(t, "iter", "Seq") || isNamed(t, "iter", "Seq2") }
+// fault reports a reason once, however many functions have it.
+func (c *valueCheck) fault(code, message string) {
+	if !c.a.reasons[message] {
+		c.a.reasons[message] = true
+		c.a.faults.add(c.value.pos, c.value.end, code, "%s", message)
+	}
+}
+
+func (c *valueCheck) traveller(subject, root string) *traveller {
+	return &traveller{a: c.a, subject: subject, root: root, fault: c.fault, tagged: func(owner string, f *types.Var, tag string) {
+		c.a.tags.sandboxTag(owner, f, tag)
+		if c.secrets != nil {
+			*c.secrets = append(*c.secrets, secretsOf(tag)...)
+		}
+	}}
+}
 
 // refuse reports that what stands at path has a type that can't be sent.
 func (t *traveller) refuse(typ types.Type, path, hint string) {
@@ -120,8 +116,8 @@ func (t *traveller) walk(typ types.Type, path string) {
 	}
 	t.depth++
 	defer func() { t.depth-- }()
-	named, isNamed := types.Unalias(typ).(*types.Named)
-	if isNamed {
+	named, hasName := types.Unalias(typ).(*types.Named)
+	if hasName {
 		if t.seen.At(named) != nil {
 			return
 		}
@@ -141,7 +137,10 @@ func (t *traveller) walk(typ types.Type, path string) {
 			t.refuse(typ, path, "send what it points to")
 		}
 	case *types.Pointer:
+		inside := t.inside
+		t.inside = true
 		t.walk(u.Elem(), path)
+		t.inside = inside
 	case *types.Slice:
 		t.walk(u.Elem(), t.inner(path, "[]"))
 	case *types.Array:
@@ -152,11 +151,20 @@ func (t *traveller) walk(typ types.Type, path string) {
 	case *types.Struct:
 		t.structure(u, typ, path)
 	case *types.Chan:
-		t.refuse(typ, path, "use a slice")
+		t.refuse(typ, path, "use iter.Seq2[T, error]")
 	case *types.Signature:
-		t.refuse(typ, path, "a function is not data")
+		t.refuse(typ, path, onlyTop)
 	case *types.Interface:
-		t.refuse(typ, path, "use a concrete type")
+		switch {
+		case path == "" && !t.inside && isNamed(typ, "io", "Reader"): // as a parameter it is live
+			t.refuse(typ, path, "use io.ReadCloser")
+		case path == "" && !t.inside && isNamed(typ, "io", "ReadCloser"): // as a result it is live
+			t.refuse(typ, path, "use io.Reader")
+		case isNamed(typ, "io", "Reader"), isNamed(typ, "io", "Writer"), isNamed(typ, "io", "ReadCloser"):
+			t.refuse(typ, path, onlyTop)
+		default:
+			t.refuse(typ, path, "use a concrete type")
+		}
 	}
 }
 
@@ -165,7 +173,7 @@ func (t *traveller) walk(typ types.Type, path string) {
 func (t *traveller) named(n *types.Named, typ types.Type, path string) bool {
 	if pkg := n.Obj().Pkg(); pkg != nil {
 		if p := pkg.Path(); p == "sync" || p == "sync/atomic" {
-			t.refuse(typ, path, `keep it out of the value, or tag the field sandbox:"-" to leave it behind`)
+			t.refuse(typ, path, "keep it in an unexported field of a class")
 			return true
 		}
 	}
@@ -269,10 +277,11 @@ func (t *traveller) structure(s *types.Struct, typ types.Type, path string) {
 	}
 }
 
-// sandboxSkips reports whether a field is left out on purpose.
+// sandboxSkips reports whether a field is never sent: it is left out on
+// purpose, or filled on the other side.
 func sandboxSkips(tags reflect.StructTag) bool {
-	for item := range strings.SplitSeq(tags.Get("sandbox"), ",") {
-		if strings.TrimSpace(item) == "-" {
+	for _, it := range sandboxItemsOf(tags) {
+		if it.key == "-" || it.key == "secret" || it.key == "env" {
 			return true
 		}
 	}
@@ -329,9 +338,9 @@ func collisions(s *types.Struct) []collision {
 // wireName is the name of a field on the wire: that of its sandbox, cbor or
 // json tag, in this order, or its own.
 func wireName(f *types.Var, tags reflect.StructTag) string {
-	for item := range strings.SplitSeq(tags.Get("sandbox"), ",") {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(item), "name="); ok {
-			return strings.Trim(name, "'")
+	for _, it := range sandboxItemsOf(tags) {
+		if it.key == "name" {
+			return it.value
 		}
 	}
 	for _, key := range []string{"cbor", "json"} {

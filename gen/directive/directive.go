@@ -18,19 +18,19 @@ import (
 // A Kind is the word after "//sandbox:".
 type Kind string
 
-// The kinds this version builds.
+// The kinds of directives.
 const (
 	Func    Kind = "func"    // a function that runs in a sandbox
-	Package Kind = "package" // defaults for the functions of a package
+	Class   Kind = "class"   // a type whose methods run in a sandbox that keeps their state
+	Method  Kind = "method"  // a method of a class that runs in a sandbox
+	Enter   Kind = "enter"   // a method of a class that runs when a sandbox has it
+	Exit    Kind = "exit"    // a method of a class that runs when a sandbox gives it up
+	Package Kind = "package" // defaults for the functions and classes of a package
 	With    Kind = "with"    // more options for the directive above
 )
 
-// kinds lists every kind of the language in the order messages show them;
-// builtKinds are those that have an effect, the rest is refused.
-var (
-	kinds      = []string{"func", "class", "method", "enter", "exit", "package", "with"}
-	builtKinds = []string{"func", "package", "with"}
-)
+// kinds lists every kind of the language in the order messages show them.
+var kinds = []string{"func", "class", "method", "enter", "exit", "package", "with"}
 
 // notOffered are names of things that need a service which stays up when the
 // program is gone. They are refused as such, so that nobody looks for a typing
@@ -98,15 +98,13 @@ func Classify(c *ast.Comment) (*Line, []Problem) {
 	return line, problems
 }
 
-// checkKind returns the problem with a kind that is not built.
+// checkKind returns the problem with a kind that is not one of the language.
 func checkKind(l *Line, pos token.Pos) *Problem {
 	name := string(l.Kind)
 	p := &Problem{Pos: l.Pos, End: l.KindEnd, Code: "G001"}
 	switch {
-	case slices.Contains(builtKinds, name):
-		return nil
 	case slices.Contains(kinds, name):
-		p.Message = "//sandbox:" + name + " is not supported yet by this version"
+		return nil
 	case slices.Contains(notOffered, name):
 		p.Message = "//sandbox:" + name + " is not supported"
 	case slices.Contains(kinds, strings.ToLower(name)):

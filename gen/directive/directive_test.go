@@ -1,9 +1,11 @@
 package directive
 
 import (
+	"fmt"
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"slices"
 	"strings"
 	"testing"
 
@@ -40,7 +42,10 @@ func TestClassify(t *testing.T) {
 		{"//sandbox:x", "G001 unknown directive //sandbox:x; kinds are func, class, method, enter, exit, package, with"},
 		{"//sandbox:", "G001 unknown directive //sandbox:; kinds are func, class, method, enter, exit, package, with"},
 		{"//sandbox: ", "G001 unknown directive //sandbox:; kinds are func, class, method, enter, exit, package, with"},
-		{"//sandbox:class", "G001 //sandbox:class is not supported yet by this version"},
+		{"//sandbox:class", "//sandbox:class"},
+		{"//sandbox:method timeout=5s", "//sandbox:method timeout=5s"},
+		{"//sandbox:Exit", "G002 not a directive because of its spelling; write //sandbox:exit"},
+		{"// sandbox:enter is called", "prose"},
 		{"//sandbox:cron", "G001 //sandbox:cron is not supported"},
 		{"//sandbox: func timeout=5s", "G002 not a directive because of its spelling; write //sandbox:func"},
 		{"//sandbox:FUNC", "G002 not a directive because of its spelling; write //sandbox:func"},
@@ -97,7 +102,8 @@ func TestFixes(t *testing.T) {
 		{"//sandbox:fnuc cpu=1", "//sandbox:func cpu=1"},
 		{"//sandbox: fnuc cpu=1", "//sandbox:func cpu=1"},
 		{"//sandbox:func tiemout=5s", "//sandbox:func timeout=5s"},
-		{"//sandbox:func image=x cpu=1", "//sandbox:func  cpu=1"},
+		{"//sandbox:func schedule=x cpu=1", "//sandbox:func  cpu=1"},
+		{"//sandbox:func network=nonee", "//sandbox:func network=none"},
 		{"//sandbox:func idempotent=yes", "//sandbox:func idempotent"},
 		{"//sandbox:func =5s cpu=1", "//sandbox:func  cpu=1"},
 	}
@@ -141,6 +147,9 @@ func TestMerge(t *testing.T) {
 			"timeout": "1m0s", "cpu": 1.0, "env": []string{}, "network": []string{}, "template": "", "log": "slog"}},
 		{"//sandbox:func network=none", map[string]any{
 			"timeout": "1m0s", "cpu": 1.0, "env": []string{"A=1", "B=2"}, "network": []string{"none"}, "template": "base", "log": "slog"}},
+		{"//sandbox:func image=busybox secrets=A,B=x files=a:/a volumes=v:/v:ro in=p,q", map[string]any{
+			"timeout": "1m0s", "cpu": 1.0, "env": []string{"A=1", "B=2"}, "network": []string{"a.example"}, "image": "busybox", "log": "slog",
+			"secrets": []string{"A", "B=x"}, "files": []string{"a:/a"}, "volumes": []string{"v:/v:ro"}, "in": []string{"p", "q"}}},
 	}
 	for _, tt := range tests {
 		got := make(map[string]any)
@@ -153,12 +162,57 @@ func TestMerge(t *testing.T) {
 	}
 }
 
+// TestMergeLists: what the inner level names replaces what the outer one says
+// of it, the rest comes first.
+func TestMergeLists(t *testing.T) {
+	decode := func(text string) *Options {
+		line, problems := Classify(at(text))
+		o, more := Decode([]*Line{line}, func(token.Pos) string { return "" })
+		if problems = append(problems, more...); len(problems) > 0 {
+			t.Fatal(problems)
+		}
+		return o
+	}
+	tests := []struct{ outer, inner, want string }{
+		{"secrets=A,B=b files=x:/x,y:/y volumes=v:/v,w:/w", "secrets=B,C files=z:/y/ volumes=u:/v/",
+			"[secrets A B C] [files x:/x z:/y/] [volumes w:/w u:/v/]"},
+		{"secrets=A files=x:/x volumes=v:/v", `secrets="" files="" volumes=""`, "[secrets] [files] [volumes]"},
+		{"template=t", "image=i", "[image i]"},
+		{"image=i", "template=t", "[template t]"},
+		{"image=i", `template=""`, "[image i] [template ]"},
+		{"spare=1 idle=5s concurrency=2 workers=1..2", "fresh", "[fresh true] [workers 1..2]"},
+	}
+	for _, tt := range tests {
+		var got []string
+		for k, v := range Merge(decode("//sandbox:package "+tt.outer), decode("//sandbox:func "+tt.inner)).Set() {
+			if list, ok := v.([]string); ok {
+				got = append(got, fmt.Sprint(append([]string{k}, list...)))
+				continue
+			}
+			got = append(got, fmt.Sprintf("[%s %v]", k, v))
+		}
+		slices.SortFunc(got, func(a, b string) int { return strings.Compare(rank(a), rank(b)) })
+		if diff := cmp.Diff(strings.Join(got, " "), tt.want); diff != "" {
+			t.Errorf("%s over %s (-got +want):\n%s", tt.inner, tt.outer, diff)
+		}
+	}
+}
+
+// rank orders options as the tests list them.
+func rank(s string) string {
+	if strings.HasPrefix(s, "[secrets") {
+		return "" // the others are in order
+	}
+	return s
+}
+
 // seeds are directives and near misses for fuzzing.
 var seeds = []string{
 	"//sandbox:func", "//sandbox:func timeout=5s", "//sandbox:with env=\"A=1 2\",B", "//sandbox:func env=`raw,x` a",
 	`//sandbox:func env="A=x\,y,\xff,é\n" check.n=min=1,max=2 idempotent`, "//sandbox:func =x \"y\" a=\"", "// sandbox:func cpu=1",
 	"//Sandbox:func", "/*sandbox:func*/", "/*\n * sandbox:func\n */", "//sandbox: func", "//sandbox:package network=all,none",
 	"//sandbox:func memory=1.5GiB backoff=1s..2s*1e300 workers=1..99999999999999999999", "//sandboxfunc", "///sandbox:func",
+	"//sandbox:class image=a/b:c@sha256:0 gpu=A10:2 secrets=A=b,C volumes=a:/b:ro files=a:/b,c:d network=nonee", "//sandbox:method in=a,b out=c batch=2",
 	"//sandbox:func retries=-1 cpu=NaN disk=999999999999999999TiB", "//sandbox:func\u00a0timeout=5s", "//sandbox:func user=\"\x00\"",
 }
 

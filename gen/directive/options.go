@@ -5,6 +5,7 @@ import (
 	"go/token"
 	"iter"
 	"maps"
+	"path"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,27 +19,41 @@ import (
 // what messages call its values, validate and range the values that are legal
 // (the same thing once for the machine and once for people).
 type Options struct {
-	As             *string        `option:"as" on:"func" is:"ident" validate:"omitempty,ident"`
-	ID             *string        `option:"id" on:"func" is:"id" validate:"omitempty,id"`
-	Template       *string        `option:"template" on:"func package" is:"text" validate:"omitempty,text"`
-	Provider       *string        `option:"provider" on:"func package" is:"provider" validate:"omitempty,provider"`
-	Timeout        *time.Duration `option:"timeout" on:"func package" is:"duration" validate:"omitempty,gt=0s,lte=24h" range:"1ns..24h"`
-	StartupTimeout *time.Duration `option:"startup_timeout" on:"func package" is:"duration" validate:"omitempty,gt=0s,lte=1h" range:"1ns..1h"`
-	Grace          *time.Duration `option:"grace" on:"func package" is:"duration" validate:"omitempty,gte=0s,lte=1m" range:"0s..1m"`
-	Idempotent     *bool          `option:"idempotent" on:"func package" is:"flag"`
-	Retries        *int           `option:"retries" on:"func package" is:"int" validate:"omitempty,gte=0,lte=10" range:"0..10"`
-	Backoff        *Backoff       `option:"backoff" on:"func package" is:"backoff" validate:"omitempty" range:"1ns<=FIRST<=MAX, FACTOR>=1"`
-	Workers        *Workers       `option:"workers" on:"func package" is:"workers" validate:"omitempty" range:"0<=MIN<=MAX, 1<=MAX<=1000"`
-	Idle           *time.Duration `option:"idle" on:"func package" is:"duration" validate:"omitempty,gte=0s" range:"0s and above"`
-	CPU            *float64       `option:"cpu" on:"func package" is:"number" validate:"omitempty,gt=0" range:"numbers above 0"`
-	Memory         *int64         `option:"memory" on:"func package" is:"size" validate:"omitempty,gt=0" range:"sizes above 0"`
-	Disk           *int64         `option:"disk" on:"func package" is:"size" validate:"omitempty,gt=0" range:"sizes above 0"`
-	Env            *[]Pair        `option:"env" on:"func package" is:"pairs" validate:"omitempty,dive"`
-	Network        *[]string      `option:"network" on:"func package" is:"network" validate:"omitempty,network"`
-	User           *string        `option:"user" on:"func package" is:"text" validate:"omitempty,text"`
-	WorkDir        *string        `option:"workdir" on:"func package" is:"abspath" validate:"omitempty,abspath"`
-	Log            *string        `option:"log" on:"func package" is:"log" validate:"omitempty,oneof=forward slog discard"`
-	MaxPayload     *int64         `option:"max_payload" on:"func package" is:"size" validate:"omitempty,gte=65536,lte=17179869184" range:"64KiB..16GiB"`
+	As             *string        `option:"as" on:"func class method" is:"ident" validate:"omitempty,ident"`
+	ID             *string        `option:"id" on:"func class" is:"id" validate:"omitempty,id"`
+	Template       *string        `option:"template" on:"func class package" is:"text" validate:"omitempty,text"`
+	Image          *string        `option:"image" on:"func class package" is:"image" validate:"omitempty,image"`
+	Provider       *string        `option:"provider" on:"func class package" is:"provider" validate:"omitempty,provider"`
+	Timeout        *time.Duration `option:"timeout" on:"func class method package" is:"duration" validate:"omitempty,gt=0s,lte=24h" range:"1ns..24h"`
+	StartupTimeout *time.Duration `option:"startup_timeout" on:"func class package" is:"duration" validate:"omitempty,gt=0s,lte=1h" range:"1ns..1h"`
+	Grace          *time.Duration `option:"grace" on:"func class method package" is:"duration" validate:"omitempty,gte=0s,lte=1m" range:"0s..1m"`
+	Idempotent     *bool          `option:"idempotent" on:"func method package" is:"flag"`
+	Retries        *int           `option:"retries" on:"func method package" is:"int" validate:"omitempty,gte=0,lte=10" range:"0..10"`
+	Backoff        *Backoff       `option:"backoff" on:"func method package" is:"backoff" validate:"omitempty" range:"1ns<=FIRST<=MAX, FACTOR>=1"`
+	Workers        *Workers       `option:"workers" on:"func class package" is:"workers" validate:"omitempty" range:"0<=MIN<=MAX, 1<=MAX<=1000"`
+	Spare          *int           `option:"spare" on:"func class package" is:"int" validate:"omitempty,gte=0,lte=1000" range:"0..1000"`
+	Idle           *time.Duration `option:"idle" on:"func class package" is:"duration" validate:"omitempty,gte=0s" range:"0s and above"`
+	Concurrency    *int           `option:"concurrency" on:"func class package" is:"int" validate:"omitempty,gte=1,lte=1000" range:"1..1000"`
+	Fresh          *bool          `option:"fresh" on:"func package" is:"flag"`
+	Batch          *int           `option:"batch" on:"func" is:"int" validate:"omitempty,gte=2,lte=1000" range:"2..1000"`
+	BatchWait      *time.Duration `option:"batch_wait" on:"func" is:"duration" validate:"omitempty,gt=0s" range:"1ns and above"`
+	CPU            *float64       `option:"cpu" on:"func class package" is:"number" validate:"omitempty,gt=0" range:"numbers above 0"`
+	Memory         *int64         `option:"memory" on:"func class package" is:"size" validate:"omitempty,gt=0" range:"sizes above 0"`
+	Disk           *int64         `option:"disk" on:"func class package" is:"size" validate:"omitempty,gt=0" range:"sizes above 0"`
+	GPU            *string        `option:"gpu" on:"func class package" is:"gpu" validate:"omitempty,gpu"`
+	Env            *[]Pair        `option:"env" on:"func class package" is:"pairs" validate:"omitempty,dive"`
+	Secrets        *[]Secret      `option:"secrets" on:"func class package" is:"secrets"`
+	Files          *[]File        `option:"files" on:"func class package" is:"files"`
+	Volumes        *[]Volume      `option:"volumes" on:"func class package" is:"volumes"`
+	Network        *[]string      `option:"network" on:"func class package" is:"network"`
+	User           *string        `option:"user" on:"func class package" is:"text" validate:"omitempty,text"`
+	WorkDir        *string        `option:"workdir" on:"func class package" is:"abspath" validate:"omitempty,abspath"`
+	In             *[]Name        `option:"in" on:"func method" is:"names"`
+	Out            *[]Name        `option:"out" on:"func method" is:"names"`
+	Log            *string        `option:"log" on:"func class method package" is:"log" validate:"omitempty,oneof=forward slog discard"`
+	MaxPayload     *int64         `option:"max_payload" on:"func class method package" is:"size" validate:"omitempty,gte=65536,lte=17179869184" range:"64KiB..16GiB"`
+	Codec          *string        `option:"codec" on:"func class package" is:"codec" validate:"omitempty,oneof=cbor json"`
+	Nested         *string        `option:"nested" on:"func class package" is:"nested" validate:"omitempty,oneof=caller local refuse"`
 
 	// Checks are the validation rules of parameters, in the order written.
 	Checks []Check
@@ -73,10 +88,30 @@ type Check struct {
 	ParamPos, RulePos token.Pos
 }
 
-// unbuilt are the keys of the language that this version refuses.
-var unbuilt = []string{
-	"image", "spare", "concurrency", "fresh", "batch", "batch_wait", "gpu", "secrets",
-	"files", "volumes", "in", "out", "codec", "nested",
+// A Secret is one variable that is filled from a secret.
+type Secret struct {
+	Name   string
+	Source string // name of the secret; "" means Name
+	Pos    token.Pos
+}
+
+// A File is a file or a folder that a sandbox gets.
+type File struct {
+	Local    string // as written, relative to the folder of the source
+	Remote   string
+	Pos, End token.Pos // of Local
+}
+
+// A Volume is storage of the provider.
+type Volume struct {
+	Name, Path string
+	ReadOnly   bool
+}
+
+// A Name is the name of a parameter.
+type Name struct {
+	Text string
+	Pos  token.Pos
 }
 
 // field describes an option: its place in the struct and what its tags say.
@@ -104,7 +139,7 @@ var fields = func() map[string]field {
 // known reports whether key belongs to the language, built or not.
 func known(key string) bool {
 	_, ok := fields[key]
-	return ok || slices.Contains(unbuilt, key) || slices.Contains(notOffered, key) || strings.HasPrefix(key, "check.")
+	return ok || slices.Contains(notOffered, key) || strings.HasPrefix(key, "check.")
 }
 
 // keysOf lists the options of a kind as messages show them.
@@ -115,12 +150,15 @@ func keysOf(kind Kind) []string {
 			keys = append(keys, key)
 		}
 	}
-	if kind == Func {
+	if checks(kind) {
 		keys = append(keys, "check.PARAMETER")
 	}
 	slices.Sort(keys)
 	return keys
 }
+
+// checks reports whether a kind takes rules for its parameters.
+func checks(kind Kind) bool { return kind == Func || kind == Method }
 
 // Pos returns where key was set, or token.NoPos.
 func (o *Options) Pos(key string) token.Pos { return o.pos[key] }
@@ -132,7 +170,7 @@ func Decode(lines []*Line, locate func(token.Pos) string) (*Options, []Problem) 
 	d := &decoder{
 		kind: lines[0].Kind, locate: locate,
 		options: &Options{pos: make(map[string]token.Pos)},
-		values:  make(map[string]Arg), env: make(map[string]token.Pos),
+		values:  make(map[string]Arg), seen: make(map[string]token.Pos),
 	}
 	for _, l := range lines {
 		for i := range l.Args {
@@ -149,7 +187,7 @@ type decoder struct {
 	locate   func(token.Pos) string
 	options  *Options
 	values   map[string]Arg       // last argument of each key that was decoded
-	env      map[string]token.Pos // names of variables seen
+	seen     map[string]token.Pos // elements of lists that must differ, by key and what they name
 	problems []Problem
 }
 
@@ -161,7 +199,7 @@ func (d *decoder) fail(pos, end token.Pos, code, message string, fix *Fix) {
 func (d *decoder) arg(a *Arg) {
 	f, ok := fields[a.Key]
 	if !ok || !slices.Contains(f.on, string(d.kind)) {
-		if param, isCheck := strings.CutPrefix(a.Key, "check."); isCheck && d.kind == Func && token.IsIdentifier(param) {
+		if param, isCheck := strings.CutPrefix(a.Key, "check."); isCheck && checks(d.kind) && token.IsIdentifier(param) {
 			d.check(a, param)
 			return
 		}
@@ -176,8 +214,7 @@ func (d *decoder) arg(a *Arg) {
 		d.fail(a.Pos, a.End, "G012", "option "+a.Key+" needs a value", nil)
 		return
 	}
-	list := f.is == "pairs" || f.is == "network"
-	if first, twice := d.options.pos[a.Key]; twice && !list {
+	if first, twice := d.options.pos[a.Key]; twice && !slices.Contains(lists, f.is) {
 		d.fail(a.Pos, a.End, "G011", "option "+a.Key+" is set twice; first at "+d.locate(first), nil)
 		return
 	} else if !twice {
@@ -212,28 +249,34 @@ func (d *decoder) unknown(a *Arg) {
 	_, elsewhere := fields[a.Key]
 	keyEnd := a.Pos + token.Pos(len(a.Key))
 	switch {
-	case slices.Contains(unbuilt, a.Key):
-		d.fail(a.Pos, keyEnd, "G010", "option "+a.Key+" is not supported yet by this version", remove)
-		return
 	case slices.Contains(notOffered, a.Key):
 		d.fail(a.Pos, keyEnd, "G010", "option "+a.Key+" is not supported", remove)
 		return
 	case elsewhere || strings.HasPrefix(a.Key, "check.") && isKey(a.Key):
-		d.fail(a.Pos, keyEnd, "G010", "option "+a.Key+" does not belong on //sandbox:"+string(d.kind)+
-			"; options of "+string(d.kind)+" are "+strings.Join(keysOf(d.kind), ", "), remove)
+		d.fail(a.Pos, keyEnd, "G010", "option "+a.Key+" does not belong on //sandbox:"+string(d.kind)+"; "+optionsOf(d.kind), remove)
 		return
 	}
 	message := "unknown option " + show(a.Key)
-	if near := nearest(strings.ToLower(a.Key), append(keysOf(d.kind), unbuilt...)); near != "" {
+	if near := nearest(strings.ToLower(a.Key), keysOf(d.kind)); near != "" {
 		d.fail(a.Pos, keyEnd, "G010", message+"; did you mean "+near+"?", &Fix{Pos: a.Pos, End: keyEnd, Text: near})
 		return
 	}
-	d.fail(a.Pos, keyEnd, "G010", message+"; options of "+string(d.kind)+" are "+strings.Join(keysOf(d.kind), ", "), remove)
+	d.fail(a.Pos, keyEnd, "G010", message+"; "+optionsOf(d.kind), remove)
+}
+
+// optionsOf is the tail of a message that says what a kind takes.
+func optionsOf(kind Kind) string {
+	keys := keysOf(kind)
+	if len(keys) == 0 {
+		return string(kind) + " takes no options"
+	}
+	return "options of " + string(kind) + " are " + strings.Join(keys, ", ")
 }
 
 // Merge lays inner over outer, which may be nil: scalars of the inner level
 // win, lists and pairs of the outer level come first, and an inner list that
-// is empty empties both.
+// is empty empties both. What the inner level says in place of something else,
+// an image in place of a template for example, takes that away too.
 func Merge(outer, inner *Options) *Options {
 	if outer == nil {
 		return inner
@@ -243,18 +286,15 @@ func Merge(outer, inner *Options) *Options {
 	in, out := reflect.ValueOf(inner).Elem(), reflect.ValueOf(outer).Elem()
 	to := reflect.ValueOf(&m).Elem()
 	for _, f := range fields {
-		if in.Field(f.index).IsNil() && !out.Field(f.index).IsNil() {
+		if in.Field(f.index).IsNil() && !out.Field(f.index).IsNil() && !replaced(f.key, inner) {
 			to.Field(f.index).Set(out.Field(f.index))
 			m.pos[f.key] = outer.pos[f.key]
 		}
 	}
-	if outer.Env != nil && inner.Env != nil && len(*inner.Env) > 0 {
-		env := slices.DeleteFunc(slices.Clone(*outer.Env), func(o Pair) bool {
-			return slices.ContainsFunc(*inner.Env, func(i Pair) bool { return i.Name == o.Name })
-		})
-		env = append(env, *inner.Env...)
-		m.Env = &env
-	}
+	m.Env = mergeList(outer.Env, inner.Env, func(a, b Pair) bool { return a.Name == b.Name })
+	m.Secrets = mergeList(outer.Secrets, inner.Secrets, func(a, b Secret) bool { return a.Name == b.Name })
+	m.Files = mergeList(outer.Files, inner.Files, func(a, b File) bool { return path.Clean(a.Remote) == path.Clean(b.Remote) })
+	m.Volumes = mergeList(outer.Volumes, inner.Volumes, func(a, b Volume) bool { return path.Clean(a.Path) == path.Clean(b.Path) })
 	if outer.Network != nil && inner.Network != nil && isHostList(*outer.Network) && isHostList(*inner.Network) {
 		hosts := append(slices.Clone(*outer.Network), *inner.Network...)
 		m.Network = &hosts
@@ -262,14 +302,94 @@ func Merge(outer, inner *Options) *Options {
 	return &m
 }
 
+// replaced reports whether inner has something in place of key.
+func replaced(key string, inner *Options) bool {
+	set := func(s *string) bool { return s != nil && *s != "" }
+	switch key {
+	case "template":
+		return set(inner.Image)
+	case "image":
+		return set(inner.Template)
+	case "spare", "idle", "concurrency":
+		return inner.Fresh != nil
+	}
+	return false
+}
+
+// mergeList appends inner to what it does not replace of outer.
+func mergeList[E any](outer, inner *[]E, same func(a, b E) bool) *[]E {
+	switch {
+	case inner == nil:
+		return outer
+	case outer == nil || len(*inner) == 0:
+		return inner
+	}
+	list := slices.DeleteFunc(slices.Clone(*outer), func(o E) bool {
+		return slices.ContainsFunc(*inner, func(i E) bool { return same(o, i) })
+	})
+	list = append(list, *inner...)
+	return &list
+}
+
+// For returns the options of o, which stand around a declaration of the given
+// kind, that count as its defaults: what it takes, but for its own name and what
+// is about parameters.
+func (o *Options) For(kind Kind) *Options {
+	m := *o
+	m.pos = maps.Clone(o.pos)
+	v := reflect.ValueOf(&m).Elem()
+	for _, f := range fields {
+		if !slices.Contains(f.on, string(kind)) || !slices.Contains(f.on, string(Package)) {
+			v.Field(f.index).SetZero()
+			delete(m.pos, f.key)
+		}
+	}
+	return &m
+}
+
 // Conflicts reports options that don't go together, after Merge.
 func (o *Options) Conflicts() []Problem {
-	if o.Retries != nil && *o.Retries > 0 && (o.Idempotent == nil || !*o.Idempotent) {
-		pos := o.pos["retries"]
-		return []Problem{{Pos: pos, End: pos + token.Pos(len("retries")), Code: "G015",
-			Message: "option retries needs idempotent: a retried call may run twice"}}
+	var problems []Problem
+	fail := func(key, message string) {
+		pos := o.pos[key]
+		problems = append(problems, Problem{Pos: pos, End: pos + token.Pos(len(key)), Code: "G015", Message: message})
 	}
-	return nil
+	exclude := func(a, b string) {
+		if o.pos[a] > o.pos[b] { // where the second one stands
+			fail(a, "options "+b+" and "+a+" exclude each other")
+			return
+		}
+		fail(b, "options "+a+" and "+b+" exclude each other")
+	}
+	if o.Retries != nil && *o.Retries > 0 && (o.Idempotent == nil || !*o.Idempotent) {
+		fail("retries", "option retries needs idempotent: a retried call may run twice")
+	}
+	if o.Template != nil && *o.Template != "" && o.Image != nil && *o.Image != "" {
+		exclude("template", "image")
+	}
+	if o.Fresh != nil && *o.Fresh {
+		if o.Concurrency != nil && *o.Concurrency > 1 {
+			exclude("fresh", "concurrency")
+		}
+		if o.Spare != nil && *o.Spare > 0 {
+			exclude("fresh", "spare")
+		}
+		if o.Idle != nil {
+			exclude("fresh", "idle")
+		}
+	}
+	if o.BatchWait != nil && o.Batch == nil {
+		fail("batch_wait", "option batch_wait needs batch: there is nothing to wait for")
+	}
+	if o.Env != nil && o.Secrets != nil {
+		for _, s := range *o.Secrets {
+			if slices.ContainsFunc(*o.Env, func(p Pair) bool { return p.Name == s.Name }) {
+				problems = append(problems, Problem{Pos: s.Pos, End: s.Pos + token.Pos(len(s.Name)), Code: "G015",
+					Message: "options env and secrets exclude each other: both set " + s.Name})
+			}
+		}
+	}
+	return problems
 }
 
 // Set calls yield for every option that is set, by key, with its value as a
@@ -307,6 +427,37 @@ func spell(v any) any {
 		list := []string{}
 		for _, p := range v {
 			list = append(list, p.Name+"="+p.Value)
+		}
+		return list
+	case []Secret:
+		list := []string{}
+		for _, s := range v {
+			if s.Source != "" {
+				s.Name += "=" + s.Source
+			}
+			list = append(list, s.Name)
+		}
+		return list
+	case []File:
+		list := []string{}
+		for _, f := range v {
+			list = append(list, f.Local+":"+f.Remote)
+		}
+		return list
+	case []Volume:
+		list := []string{}
+		for _, n := range v {
+			text := n.Name + ":" + n.Path
+			if n.ReadOnly {
+				text += ":ro"
+			}
+			list = append(list, text)
+		}
+		return list
+	case []Name:
+		list := []string{}
+		for _, n := range v {
+			list = append(list, n.Text)
 		}
 		return list
 	case int64:

@@ -13,7 +13,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"sort"
+	"slices"
 	"strings"
 	"sync"
 
@@ -36,7 +36,8 @@ func hashMounts(mounts []FileMount) (string, error) {
 		return "", nil
 	}
 	all := sha256.New()
-	for _, m := range mounts {
+	byPath := func(a, b FileMount) int { return strings.Compare(path.Clean(a.Remote), path.Clean(b.Remote)) }
+	for _, m := range slices.SortedFunc(slices.Values(mounts), byPath) {
 		sum, err := hashMount(m)
 		if err != nil {
 			return "", err
@@ -56,7 +57,7 @@ func hashMount(m FileMount) (string, error) {
 	}
 	h := sha256.New()
 	err := walkMount(m, func(name string, d fs.DirEntry, mode fs.FileMode) error {
-		hashText(h, name)
+		hashText(h, strings.TrimPrefix(name, m.Name)) // the name of the top is not seen inside
 		hashText(h, mode.String())
 		if d.IsDir() {
 			return nil
@@ -210,7 +211,7 @@ func volumesText(vs []Volume) string {
 	for i, v := range vs {
 		texts[i] = fmt.Sprintf("%s %q %v", v.Name, path.Clean(v.Path), v.ReadOnly)
 	}
-	sort.Strings(texts)
+	slices.Sort(texts)
 	return strings.Join(texts, "\n")
 }
 

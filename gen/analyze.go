@@ -60,8 +60,9 @@ type function struct {
 	batch    *batch     // nil: it takes one item at a time
 	sig      *types.Signature
 	options  *directive.Options
-	secrets  []string // that fields of its parameters are filled from
-	checks   []string // pairs of name and rules; nil: nothing to validate
+	own      *directive.Options // without those that the class has too
+	secrets  []string           // that fields of its parameters are filled from
+	checks   []string           // pairs of name and rules; nil: nothing to validate
 	schema   string
 	pkgPath  string
 
@@ -97,6 +98,14 @@ func (f *function) wireID() string {
 		return f.id
 	}
 	return f.pkgPath + "." + f.full
+}
+
+// kind is the kind of its directive.
+func (f *function) kind() string {
+	if f.class != nil {
+		return "method"
+	}
+	return "func"
 }
 
 // variadicElem is the element type of parameter i if it is variadic, else nil.
@@ -363,7 +372,7 @@ func (a *analysis) function(p *placed, c *class) *function {
 	decl := p.fn
 	fn := &function{
 		name: decl.Name.Name, full: decl.Name.Name, class: c, pos: decl.Name.Pos(), doc: docLines(decl.Doc),
-		options: p.options, pkgPath: a.model.path,
+		options: p.options, own: p.own, pkgPath: a.model.path,
 	}
 	if p.options.ID != nil {
 		fn.id = *p.options.ID
@@ -397,7 +406,12 @@ func (a *analysis) function(p *placed, c *class) *function {
 	a.paths(fn)
 	a.checkRules(fn)
 	a.embed(fn.options)
-	fn.options = a.withSecrets(fn.options, fn.secrets, fn.pos)
+	if c == nil {
+		fn.options = a.withSecrets(fn.options, fn.secrets, fn.pos)
+		fn.own = fn.options
+	} else { // all methods run where the instance is
+		c.secrets = append(c.secrets, fn.secrets...)
+	}
 	if !valid {
 		a.invalid = append(a.invalid, decl)
 	}

@@ -233,12 +233,10 @@ func (a *analysis) classFields(c *class, s *types.Struct, owner string, seen []t
 		}
 		a.tags.sandboxTag(owner, f, tag)
 		tags := reflect.StructTag(tag)
-		for _, it := range sandboxItemsOf(tags) {
-			if it.key == "file" || it.key == "dir" || it.key == "out" {
-				pos, end := a.tags.tagPos(f)
-				a.faults.add2(pos, end, "G040", fmt.Sprintf("sandbox tag of %s.%s: files belong to a call; %s can't stand on a parameter of a class", owner, f.Name(), it.key))
-				break
-			}
+		if isPath(tags) {
+			pos, end := a.tags.tagPos(f)
+			a.faults.add2(pos, end, "G040", fmt.Sprintf("sandbox tag of %s.%s: paths go only with the arguments of a call, not with parameters of a class", owner, f.Name()))
+			continue
 		}
 		if sandboxSkips(tags) {
 			c.secrets = append(c.secrets, secretsOf(tag)...)

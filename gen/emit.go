@@ -173,7 +173,7 @@ func (e *emitter) declaration(fn *function) {
 			}
 		}))))
 	}
-	if set := options(fn.options, e.model.coder); len(set) > 0 {
+	if set := options(fn.own, e.model.coder); len(set) > 0 {
 		fields = append(fields, jen.Line().Add(keyed("Options", jen.Qual(sandboxfnPath, "Options").Values(set...))))
 	}
 	if fn.checks != nil {
@@ -198,6 +198,8 @@ func (e *emitter) declaration(fn *function) {
 		declare = "DeclareStreamMethod"
 	case fn.stream != notLive:
 		declare = "DeclareStream"
+	case fn.batch != nil && fn.class != nil:
+		declare = "DeclareBatchMethod"
 	case fn.batch != nil:
 		declare = "DeclareBatch"
 	}
@@ -442,7 +444,7 @@ func (e *emitter) binding(g *jen.Group, fn *function) {
 	failure := e.model.coder.predeclared("error")
 	argument, result := e.argument(fn), e.result(fn)
 	direct := len(fn.results) == 1 && fn.hasErr
-	bind := "Bind"
+	bind, suffix := "Bind", ""
 	switch {
 	case fn.stream != notLive:
 		bind, result = "BindStream", e.stream(fn)
@@ -450,7 +452,7 @@ func (e *emitter) binding(g *jen.Group, fn *function) {
 	case fn.batch != nil:
 		bind, argument = "BindBatch", jen.Index().Add(argument)
 		if fn.batch.hasErrs {
-			bind, result = "BindBatchResults", jen.Qual(sandboxfnPath, "Result").Types(result)
+			suffix, result = "Results", jen.Qual(sandboxfnPath, "Result").Types(result)
 		}
 		result = jen.Index().Add(result)
 	}
@@ -458,7 +460,7 @@ func (e *emitter) binding(g *jen.Group, fn *function) {
 	if fn.class != nil {
 		bind, variable = bind+"Method", fn.variable
 	}
-	g.Qual(sandboxfnPath, bind).Call(jen.Id(variable), jen.Func().
+	g.Qual(sandboxfnPath, bind+suffix).Call(jen.Id(variable), jen.Func().
 		ParamsFunc(func(g *jen.Group) {
 			g.Id(fn.bindCtx).Qual("context", "Context")
 			if fn.class != nil {

@@ -60,6 +60,7 @@ type placed struct {
 	doc     *ast.CommentGroup
 	class   *placed // of a method, enter or exit
 	options *directive.Options
+	own     *directive.Options // of a method, without those that its class has too
 }
 
 func (p *placed) kind() directive.Kind { return p.lines[0].Kind }
@@ -380,6 +381,10 @@ func (d *sourceDir) decode(r *reporter) {
 			}
 			around := outer(kind)
 			if p.class != nil { // it has the package's options already
+				p.own = p.options
+				if around != nil {
+					p.own = directive.Merge(around.Without(directive.Class), p.options)
+				}
 				around = directive.Merge(around, p.class.options.For(kind))
 			}
 			p.options = directive.Merge(around, p.options)

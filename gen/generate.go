@@ -86,8 +86,9 @@ func (p *Package) file(name string) []byte {
 	return nil
 }
 
-// A Function describes one annotated function.
+// A Function describes one annotated function, class or method.
 type Function struct {
+	Kind    string         `json:"kind"` // func, class or method
 	Package string         `json:"package"`
 	Name    string         `json:"name"`
 	Wrapper string         `json:"wrapper"`
@@ -378,26 +379,43 @@ func (g *generator) finish(d *sourceDir, info *packageInfo, a *analysis, output 
 	}
 	for _, fn := range a.model.all() {
 		p.Functions = append(p.Functions, Function{
-			Package: info.path, Name: fn.full, Wrapper: fn.wrapper, ID: fn.wireID(), Schema: fn.schema,
+			Kind: fn.kind(), Package: info.path, Name: fn.full, Wrapper: fn.wrapper, ID: fn.wireID(), Schema: fn.schema,
 			Pos: g.report.at(fn.pos), Options: optionMap(fn.options),
 		})
 	}
+	for _, c := range a.model.classes {
+		p.Functions = append(p.Functions, Function{
+			Kind: "class", Package: info.path, Name: c.name, Wrapper: c.remote, ID: c.wireID(), Schema: c.schema,
+			Pos: g.report.at(c.pos), Options: optionMap(c.options),
+		})
+	}
+	slices.SortStableFunc(p.Functions, func(a, b Function) int { return strings.Compare(a.Name, b.Name) })
 	return p
 }
 
-// claimIDs checks that no two functions of the run have one wire id.
+// claimIDs checks that no two functions or classes of the run have one wire id.
 func (g *generator) claimIDs(m *model) {
-	for _, fn := range m.all() {
-		id := fn.wireID()
+	claim := func(id, name string, pos, idPos token.Pos) bool {
 		if other, taken := g.ids[id]; taken {
-			pos := fn.pos
-			if p := fn.options.Pos("id"); p.IsValid() {
-				pos = p
+			if idPos.IsValid() {
+				pos = idPos
 			}
 			g.report.add(pos, token.NoPos, "G031", "wire id %s is also used by %s at %s", show(id), other.owner, g.report.at(other.pos))
-			continue
+			return false
 		}
-		g.ids[id] = wireID{owner: m.name + "." + fn.full, pos: fn.pos}
+		g.ids[id] = wireID{owner: m.name + "." + name, pos: pos}
+		return true
+	}
+	for _, fn := range m.functions {
+		claim(fn.wireID(), fn.full, fn.pos, fn.options.Pos("id"))
+	}
+	for _, c := range m.classes {
+		if !claim(c.wireID(), c.name, c.pos, c.options.Pos("id")) {
+			continue // the same goes for its methods
+		}
+		for _, fn := range c.methods {
+			claim(fn.wireID(), fn.full, fn.pos, token.NoPos)
+		}
 	}
 }
 

@@ -101,6 +101,10 @@ func (c *canonicalizer) write(t types.Type) {
 		return
 	}
 	if n, ok := types.Unalias(t).(*types.Named); ok {
+		if isFile(n) {
+			c.text.WriteString(n.Obj().Name())
+			return
+		}
 		if how := marshaler(n); how != "" {
 			fmt.Fprintf(&c.text, "%s(%s)", how, types.TypeString(n, nil))
 			return

@@ -184,7 +184,7 @@ func itemsFault(f *types.Var, items []tagItem, seen map[string]bool) string {
 				return fmt.Sprintf(": default %q is no %s", it.value, t)
 			}
 		case "file", "dir":
-			if s, list := f.Type().Underlying().(*types.Slice); !isKind(f.Type(), types.String) && (!list || !isKind(s.Elem(), types.String)) {
+			if s, list := f.Type().Underlying().(*types.Slice); !isKind(f.Type(), types.String) && (!list || !types.Identical(s.Elem(), types.Typ[types.String])) {
 				return fmt.Sprintf(": a field of type %s can't hold paths; %s is for string and []string", t, it.key)
 			}
 		case "out":

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"go/types"
 	"reflect"
+	"slices"
 	"strings"
 
 	"golang.org/x/tools/go/types/typeutil"
@@ -18,10 +19,20 @@ type traveller struct {
 	fault   func(code, message string) // called for each reason why not
 	seen    typeutil.Map               // named types that were looked at
 	depth   int
-	endless bool                                         // depth was reached and reported
-	inside  bool                                         // what is walked is part of a live type, never live itself
+	endless bool // depth was reached and reported
+	inside  bool // what is walked is part of a live type, never live itself
+	files   fileUse
 	tagged  func(owner string, f *types.Var, tag string) // called for each field with its whole tag
 }
+
+// fileUse says which files may stand in what is walked.
+type fileUse int
+
+const (
+	noFiles    fileUse = iota
+	fileValues         // sandboxfn.File and sandboxfn.Dir: in results
+	filePaths          // and fields that are paths on the caller: in arguments
+)
 
 // onlyTop is the hint for live types in data.
 const onlyTop = "it can only be a parameter of its own, not part of data"
@@ -39,11 +50,17 @@ func (a *analysis) travelling(fn *function) {
 			name = fmt.Sprint(i + 1)
 		}
 		c := &valueCheck{a: a, value: p, subject: fmt.Sprintf("parameter %s of %s", name, fn.full), root: p.name, secrets: &fn.secrets}
+		if fn.batch == nil {
+			c.files = filePaths
+		}
 		c.check(liveParam(p.typ))
 	}
 	a.liveResults(fn)
 	for i := range fn.results {
 		c := &valueCheck{a: a, value: &fn.results[i], subject: fmt.Sprintf("result %d of %s", i+1, fn.full), root: "result"}
+		if fn.batch == nil {
+			c.files = fileValues
+		}
 		c.check(liveResult(fn.results[i].typ))
 	}
 }
@@ -54,6 +71,7 @@ type valueCheck struct {
 	value   *value
 	subject string
 	root    string
+	files   fileUse
 	secrets *[]string // gets the names of secrets that fields are filled from; nil: they don't matter
 }
 
@@ -63,6 +81,7 @@ func (c *valueCheck) check(kind liveKind) {
 		return
 	}
 	t := c.traveller(c.subject, c.root)
+	t.files = c.files
 	t.walk(c.value.typ, "")
 }
 
@@ -176,11 +195,27 @@ func (t *traveller) named(n *types.Named, typ types.Type, path string) bool {
 			t.refuse(typ, path, "keep it in an unexported field of a class")
 			return true
 		}
+		switch {
+		case isFile(n):
+			if t.files == noFiles {
+				t.refuse(typ, path, "files go only with the arguments and the result of a call")
+			}
+			return true
+		case isNamed(n, sandboxfnPath, "Secret"):
+			t.refuse(typ, path, `tag a field sandbox:"secret=NAME" to fill it inside`)
+			return true
+		}
 	}
 	if _, ok := n.Underlying().(*types.Interface); ok {
 		return false
 	}
 	return marshaler(n) != ""
+}
+
+// isFile reports whether values of t are files, which the runtime library
+// sends in its own way.
+func isFile(t types.Type) bool {
+	return isNamed(t, sandboxfnPath, "File") || isNamed(t, sandboxfnPath, "Dir")
 }
 
 // pairs are the ways a type can encode itself, in the order the codec asks.
@@ -264,6 +299,11 @@ func (t *traveller) structure(s *types.Struct, typ types.Type, path string) {
 				owner, f.Name(), t.a.fieldPos(f), owner))
 			continue
 		}
+		if t.files != filePaths && isPath(tags) {
+			t.fault("G040", fmt.Sprintf("sandbox tag of %s.%s: paths go only with the arguments of a call, not with %s; use sandboxfn.File or sandboxfn.Dir",
+				owner, f.Name(), t.subject))
+			continue
+		}
 		if key := dropped(tags); key != "" {
 			t.fault("G023", fmt.Sprintf("%s.%s is tagged %s:\"-\", so it would not be sent; tag it cbor:\"%s\" to send it or sandbox:\"-\" to leave it out",
 				owner, f.Name(), key, f.Name()))
@@ -286,6 +326,11 @@ func sandboxSkips(tags reflect.StructTag) bool {
 		}
 	}
 	return false
+}
+
+// isPath reports whether a field is a path on the caller.
+func isPath(tags reflect.StructTag) bool {
+	return slices.ContainsFunc(sandboxItemsOf(tags), func(it tagItem) bool { return it.key == "file" || it.key == "dir" })
 }
 
 // dropped returns the tag that makes the codec leave a field out, if any.

@@ -35,8 +35,8 @@ type Options struct {
 	Idle           *time.Duration `option:"idle" on:"func class package" is:"duration" validate:"omitempty,gte=0s" range:"0s and above"`
 	Concurrency    *int           `option:"concurrency" on:"func class package" is:"int" validate:"omitempty,gte=1,lte=1000" range:"1..1000"`
 	Fresh          *bool          `option:"fresh" on:"func package" is:"flag"`
-	Batch          *int           `option:"batch" on:"func" is:"int" validate:"omitempty,gte=2,lte=1000" range:"2..1000"`
-	BatchWait      *time.Duration `option:"batch_wait" on:"func" is:"duration" validate:"omitempty,gt=0s" range:"1ns and above"`
+	Batch          *int           `option:"batch" on:"func method" is:"int" validate:"omitempty,gte=2,lte=1000" range:"2..1000"`
+	BatchWait      *time.Duration `option:"batch_wait" on:"func method" is:"duration" validate:"omitempty,gt=0s" range:"1ns and above"`
 	CPU            *float64       `option:"cpu" on:"func class package" is:"number" validate:"omitempty,gt=0" range:"numbers above 0"`
 	Memory         *int64         `option:"memory" on:"func class package" is:"size" validate:"omitempty,gt=0" range:"sizes above 0"`
 	Disk           *int64         `option:"disk" on:"func class package" is:"size" validate:"omitempty,gt=0" range:"sizes above 0"`
@@ -335,11 +335,22 @@ func mergeList[E any](outer, inner *[]E, same func(a, b E) bool) *[]E {
 // kind, that count as its defaults: what it takes, but for its own name and what
 // is about parameters.
 func (o *Options) For(kind Kind) *Options {
+	return o.keep(func(f field) bool {
+		return slices.Contains(f.on, string(kind)) && slices.Contains(f.on, string(Package))
+	})
+}
+
+// Without returns the options of o that a kind does not take.
+func (o *Options) Without(kind Kind) *Options {
+	return o.keep(func(f field) bool { return !slices.Contains(f.on, string(kind)) })
+}
+
+func (o *Options) keep(which func(field) bool) *Options {
 	m := *o
 	m.pos = maps.Clone(o.pos)
 	v := reflect.ValueOf(&m).Elem()
 	for _, f := range fields {
-		if !slices.Contains(f.on, string(kind)) || !slices.Contains(f.on, string(Package)) {
+		if !which(f) {
 			v.Field(f.index).SetZero()
 			delete(m.pos, f.key)
 		}

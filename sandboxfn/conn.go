@@ -51,22 +51,32 @@ type workerConn struct {
 
 	out, err *sink
 
-	// What is expected of the worker; used by the goroutine that reads.
-	greeted bool
-	current uint64 // whose result is
-	limit   int64  // bytes of that
+	greeted bool // used by the goroutine that reads
 
 	deadline time.Time // of the call, by its timeout; zero: it has none
 
+	broken chan struct{} // closed when the connection is lost, where another goroutine reads
+
+	hmu     sync.Mutex           // never held while something is read or written
+	hosts   map[uint64]*hostCall // the calls in it; guarded by hmu
+	last    uint64               // id of the call that was made last; guarded by hmu
+	readers int                  // calls that need another goroutine to read; guarded by hmu
+	pumping chan struct{}        // closed when that has ended; nil: there is none; guarded by hmu
+	halt    bool                 // it is to end; guarded by hmu
+	why     error                // with broken; guarded by hmu
+
 	mu          sync.Mutex
-	id          uint64 // of the call; guarded by mu
+	id          uint64 // of the call that reads for itself; guarded by mu
 	running     bool   // guarded by mu
 	writing     bool   // guarded by mu; the call is not sent yet
 	interrupted bool   // guarded by mu
 }
 
 func newWorkerConn(conn net.Conn, proc workerHandle, out, err *sink) *workerConn {
-	w := &workerConn{conn: conn, proc: proc, out: out, err: err, r: frame.NewReader(conn), w: frame.NewWriter(conn)}
+	w := &workerConn{
+		conn: conn, proc: proc, out: out, err: err, r: frame.NewReader(conn), w: frame.NewWriter(conn),
+		hosts: map[uint64]*hostCall{}, broken: make(chan struct{}),
+	}
 	w.r.Limit = w.most
 	return w
 }
@@ -74,13 +84,31 @@ func newWorkerConn(conn net.Conn, proc workerHandle, out, err *sink) *workerConn
 // most is how long a message may be. What nobody waits for is refused: a worker
 // could fill the memory of the caller with it.
 func (w *workerConn) most(t frame.Type, id uint64) int64 {
+	const small = 1 << 17
 	switch {
 	case t == frame.Hello && !w.greeted:
 		return maxHello
-	case t == frame.Result && w.greeted && id == w.current:
-		return w.limit
+	case !w.greeted:
+		return 0
+	case t == frame.Log:
+		return frame.MaxPiece
+	case t == frame.Credit || t == frame.Cancel:
+		return small
 	}
-	return 0
+	w.hmu.Lock()
+	defer w.hmu.Unlock()
+	limit := int64(0)
+	switch t {
+	case frame.Result, frame.Item:
+		if h := w.hosts[id]; h != nil {
+			limit = h.limit
+		}
+	case frame.Upcall: // of which call it is, only its body says
+		for _, h := range w.hosts {
+			limit = max(limit, h.limit)
+		}
+	}
+	return limit
 }
 
 // newToken makes the mark by which a worker is known to be the one started.
@@ -118,15 +146,36 @@ const (
 	neverSent                 // the timeout passed before the call was complete at the worker's end, which is stuck
 )
 
-// attempt sends a request and waits for the response.
-func (w *workerConn) attempt(ctx context.Context, s *setup, p envelope.Payload) (envelope.Payload, verdict, error) {
+// attempt sends a request and waits for the response. l is what the call lends;
+// it may be nil.
+func (w *workerConn) attempt(ctx context.Context, s *setup, p envelope.Payload, l *lent) (*hostCall, envelope.Payload, verdict, error) {
+	h := w.open(ctx, s, l, false)
+	var m *frame.Message
+	var v verdict
+	var err error
+	if s.shared() {
+		w.startReading()
+		m, v, err = h.shared(ctx, s, p)
+	} else {
+		m, v, err = w.alone(ctx, h, s, p)
+	}
+	if v == gaveUp {
+		return h, envelope.Payload{}, v, err // it is still running
+	}
+	h.close()
+	if v != answered {
+		return h, envelope.Payload{}, v, err
+	}
+	return h, envelope.Payload{Body: m.Body, Segments: m.Segments}, answered, nil
+}
+
+// alone makes the only call in its worker, and reads the connection.
+func (w *workerConn) alone(ctx context.Context, h *hostCall, s *setup, p envelope.Payload) (*frame.Message, verdict, error) {
+	id := h.id
 	w.mu.Lock()
-	w.id++
-	id := w.id
+	w.id = id
 	w.running, w.writing, w.interrupted = true, true, false
 	w.mu.Unlock()
-	w.current, w.limit = id, int64(s.opts.MaxPayload)+maxHello
-
 	stop := func() bool { return true }
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, func() { w.interrupt(ctx, id, s.opts.Grace) })
@@ -140,10 +189,7 @@ func (w *workerConn) attempt(ctx context.Context, s *setup, p envelope.Payload) 
 	if interrupted && verdict == answered {
 		w.conn.SetWriteDeadline(time.Time{})
 	}
-	if verdict != answered {
-		return envelope.Payload{}, verdict, err
-	}
-	return envelope.Payload{Body: m.Body, Segments: m.Segments}, answered, nil
+	return m, verdict, err
 }
 
 func (w *workerConn) exchange(ctx context.Context, id uint64, s *setup, p envelope.Payload) (*frame.Message, verdict, error) {
@@ -198,6 +244,9 @@ func (w *workerConn) next(id uint64) (*frame.Message, error) {
 		if m.Type == frame.Result && m.ID == id {
 			return &m, nil
 		}
+		if err := w.dispatch(&m); err != nil {
+			return nil, err
+		}
 	}
 }
 
@@ -235,14 +284,32 @@ func (w *workerConn) tellCancel(ctx context.Context, id uint64, grace time.Durat
 // settle waits, after a call was given up, for what is left of its grace. It
 // reports whether the function has returned, so that the worker can be used
 // again.
-func (w *workerConn) settle(ctx context.Context, s *setup) bool {
-	w.conn.SetDeadline(time.Now().Add(s.opts.Grace - min(answerTime, s.opts.Grace)))
-	m, err := w.next(w.id)
-	if err != nil {
-		return false
+func (w *workerConn) settle(ctx context.Context, h *hostCall, s *setup) bool {
+	defer h.close()
+	left := s.opts.Grace - min(answerTime, s.opts.Grace)
+	var m *frame.Message
+	if h.result != nil {
+		t := time.NewTimer(left)
+		defer t.Stop()
+		select {
+		case r := <-h.result:
+			m = &r
+		case <-w.broken:
+			return false
+		case <-t.C:
+			return false
+		}
+	} else {
+		w.conn.SetDeadline(time.Now().Add(left))
+		var err error
+		if m, err = w.next(h.id); err != nil {
+			return false
+		}
+		w.conn.SetDeadline(time.Time{})
 	}
-	w.conn.SetDeadline(time.Time{})
-	d, err := envelope.DecodeResponse(envelope.Payload{Body: m.Body, Segments: m.Segments}, s.fn.res, knownErrors(), s.fn.newResult())
+	unused := &lent{}
+	d, err := envelope.DecodeResponse(envelope.Payload{Body: m.Body, Segments: m.Segments}, s.fn.res, knownErrors(), unused, s.fn.newResult())
+	unused.end(errLeft)
 	w.deliver(ctx, d.Counters) // before another call has the worker, with other writers
 	return err == nil && d.Outcome != envelope.Panicked
 }

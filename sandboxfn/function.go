@@ -2,7 +2,9 @@ package sandboxfn
 
 import (
 	"context"
+	"io"
 	"path"
+	"strings"
 	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
@@ -48,6 +50,7 @@ type handle struct {
 	fn       *function
 	opts     Options
 	instance *instance             // of a class; nil for functions
+	changed  bool                  // opts are not those of the declaration
 	last     atomic.Pointer[setup] // of the last call
 }
 
@@ -62,8 +65,17 @@ func Declare[A, R any](d Decl) Func[A, R] {
 // from init, before [Takeover]. Binding a second function to an id makes every
 // call of either fail with E9008.
 func Bind[A, R any](f Func[A, R], fn func(context.Context, A) (R, error)) {
-	bindTo(f.h.fn, fn)
+	bindAny(f.h.fn, fn)
 	functions.add(f.h.fn)
+}
+
+func bindAny[A, R any](f *function, fn func(context.Context, A) (R, error)) {
+	if reader, ok := any(fn).(func(context.Context, A) (io.ReadCloser, error)); ok {
+		bindReader(f, reader)
+		f.impl = fn
+		return
+	}
+	bindTo(f, fn)
 }
 
 // Call runs the function in a sandbox and waits for its result. ctx bounds the
@@ -82,6 +94,11 @@ func (f Func[A, R]) Call(ctx context.Context, args A) (R, error) {
 	if b, ok := f.h.fn.batch.(*batcher[A, R]); ok {
 		return b.call(ctx, f.h, &args)
 	}
+	if f.h.fn.bytes {
+		r, err := openReader(ctx, f.h, &args)
+		result, _ := any(&r).(*R)
+		return *result, err
+	}
 	return call[A, R](ctx, f.h, &args)
 }
 
@@ -93,21 +110,35 @@ func (f Func[A, R]) Local(ctx context.Context, args A) (R, error) {
 		var zero R
 		return zero, f.h.fn.unbound()
 	}
+	ctx, err := f.h.instance.local(ctx, f.h.fn)
+	if err != nil {
+		var zero R
+		return zero, err
+	}
 	return fn(ctx, args)
 }
 
 // With returns a handle whose calls use the options that are set in o in place
 // of those of f. Env is merged, the rest replaced. f does not change.
 func (f Func[A, R]) With(o Options) Func[A, R] {
-	return Func[A, R]{&handle{fn: f.h.fn, opts: f.h.opts.override(o), instance: f.h.instance}}
+	return Func[A, R]{f.h.with(o)}
+}
+
+func (h *handle) with(o Options) *handle {
+	return &handle{fn: h.fn, opts: h.opts.override(o), instance: h.instance, changed: true}
 }
 
 // Name is the id of the function: import path and name, unless its directive
 // sets another.
 func (f Func[A, R]) Name() string { return f.h.fn.id }
 
-// displayName is how errors name the function: "media.Describe".
+// displayName is how errors name the function, "media.Describe", or the method,
+// "media.Model.Predict".
 func (d Decl) displayName() string {
-	r, n := utf8.DecodeRuneInString(d.Name)
-	return path.Base(d.Package) + "." + string(unicode.ToUpper(r)) + d.Name[n:]
+	name := path.Base(d.Package)
+	for part := range strings.SplitSeq(d.Name, ".") {
+		r, n := utf8.DecodeRuneInString(part)
+		name += "." + string(unicode.ToUpper(r)) + part[n:]
+	}
+	return name
 }

@@ -5,11 +5,11 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
-	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
 
@@ -24,6 +24,7 @@ type setup struct {
 	unit           string  // what its worker takes over
 	opts           Options // with defaults
 	instance       *instance
+	inProcess      bool
 	set            *poolSet
 	pool           *pool
 	stdout, stderr io.Writer
@@ -35,6 +36,9 @@ type setup struct {
 func call[A, R any](ctx context.Context, h *handle, args *A) (R, error) {
 	var result, zero R
 	fn := h.fn
+	if err := fillDefaults(fn.name, args); err != nil {
+		return zero, err
+	}
 	if fn.decl.Validate != nil {
 		if err := fn.decl.Validate(*args); err != nil {
 			return zero, invalid(fn.name, err)
@@ -47,6 +51,19 @@ func call[A, R any](ctx context.Context, h *handle, args *A) (R, error) {
 	return result, err
 }
 
+// callChecked is call for arguments that nobody has checked.
+func (h *handle) callChecked(ctx context.Context, args, result any) (ours bool, err error) {
+	if err := fillDefaults(h.fn.name, args); err != nil {
+		return true, err
+	}
+	if check := h.fn.decl.Validate; check != nil && h.fn.batch == nil { // of a batch, the worker checks each item
+		if err := check(reflect.ValueOf(args).Elem().Interface()); err != nil {
+			return true, invalid(h.fn.name, err)
+		}
+	}
+	return h.call(ctx, args, result)
+}
+
 // call runs the function with what args points to, and puts its result where
 // result points. ours says that err is not the function's own.
 func (h *handle) call(ctx context.Context, args, result any) (ours bool, err error) {
@@ -54,33 +71,51 @@ func (h *handle) call(ctx context.Context, args, result any) (ours bool, err err
 	if err := fn.ready(); err != nil {
 		return true, err
 	}
-	if worker.Serving() {
-		return true, &errdefs.Error{
-			Code: "E9016", Op: fn.name,
-			Message:    "it was called from inside a sandboxed function, which has no way to start a sandbox",
-			Suggestion: "call the function itself, or its handle's Local, which run it in the same worker",
-		}
+	if ctx, err = h.instance.begin(ctx, fn); err != nil {
+		return true, err
 	}
-	mode := worker.ModeOf(ctx)
-	if mode != nil && mode.InProcess {
-		return h.inProcess(ctx, args, result)
+	ctx, inside, ours, err := h.inside(ctx, args, result)
+	if inside {
+		return ours, err
 	}
-	s, err := h.setup(ctx, mode)
+	s, err := h.setup(ctx)
 	if err != nil {
 		return true, err
 	}
 	if ctx.Err() != nil {
 		return true, ended(ctx, s.name, "before it began")
 	}
-	limit := int64(s.opts.MaxPayload)
-	p, err := envelope.EncodeRequest(envelope.Request{ID: fn.id, MaxPayload: limit}, fn.args, knownErrors(), args, limit)
+	runs := 1
+	if s.opts.Idempotent && s.inProcess && !fn.args.Live() {
+		runs = 2 // so that a wrong mark shows
+	}
+	for range runs {
+		fn.clear(result)
+		l := &lent{}
+		if ours, err = s.callWith(ctx, l, args, result); err != nil {
+			l.end(err)
+		} else if err = l.end(nil); err != nil {
+			fn.clear(result)
+			return true, err
+		}
+		if ours {
+			return true, err
+		}
+	}
+	return ours, err
+}
+
+// callWith makes the attempts of one call, for which l is new.
+func (s *setup) callWith(ctx context.Context, l *lent, args, result any) (ours bool, err error) {
+	p, err := s.encode(ctx, l, args)
 	if err != nil {
 		return true, err
 	}
 	defer p.Release()
 	for attempt, moves := 0, 0; ; {
-		d, v, err := s.once(ctx, p, result)
+		d, v, err := s.once(ctx, p, l, result)
 		switch {
+		case !l.untouched(): // what it had of the caller is not there a second time
 		case v == notStarted && ctx.Err() == nil && moves < maxMoves:
 			moves++
 			continue
@@ -88,26 +123,41 @@ func (h *handle) call(ctx context.Context, args, result any) (ours bool, err err
 			v == answered && err == nil && attempt < s.opts.Retries && d.Err != nil && isTransient(d.Err):
 			attempt++
 			if wait(ctx, s.opts.Backoff, attempt) {
-				fn.clear(result)
+				s.fn.clear(result)
 				continue
 			}
 		}
 		if err != nil {
 			return true, err
 		}
-		switch d.Outcome {
-		case envelope.Panicked:
-			return true, &PanicError{Func: fn.name, Value: d.Panic.Value, Stack: d.Panic.Stack}
-		case envelope.Failed:
-			return true, d.Err
-		}
-		return false, d.Err
+		return s.fn.outcome(d)
 	}
+}
+
+// encode encodes the request of a call.
+func (s *setup) encode(ctx context.Context, l *lent, args any) (envelope.Payload, error) {
+	limit := int64(s.opts.MaxPayload)
+	r := envelope.Request{ID: s.fn.id, MaxPayload: limit, Live: l, Shared: s.shared()}
+	if s.opts.Nested != NestedCaller {
+		r.Meta = append(r.Meta, metaNested, string(s.opts.Nested))
+	}
+	return envelope.EncodeRequest(r, s.fn.args, knownErrors(), args, limit)
+}
+
+// outcome is what a call returns by its response.
+func (f *function) outcome(d envelope.Decoded) (ours bool, err error) {
+	switch d.Outcome {
+	case envelope.Panicked:
+		return true, &PanicError{Func: f.name, Value: d.Panic.Value, Stack: d.Panic.Stack}
+	case envelope.Failed:
+		return true, d.Err
+	}
+	return false, d.Err
 }
 
 // once makes one attempt. An error is ours; a verdict of notStarted or lostCall
 // comes with one.
-func (s *setup) once(ctx context.Context, p envelope.Payload, result any) (envelope.Decoded, verdict, error) {
+func (s *setup) once(ctx context.Context, p envelope.Payload, l *lent, result any) (envelope.Decoded, verdict, error) {
 	w, err := s.pool.get(ctx, s)
 	if err != nil {
 		if killedAtStart(err) {
@@ -117,31 +167,45 @@ func (s *setup) once(ctx context.Context, p envelope.Payload, result any) (envel
 	}
 	w.outputTo(s, w.out, w.err)
 	p.SetTimeout(remaining(ctx, s.opts.Timeout))
-	answer, v, err := w.attempt(ctx, s, p)
+	h, answer, v, err := w.attempt(ctx, s, p, l)
 	switch v {
 	case answered:
 	case gaveUp:
 		w.showOutput(ctx)
-		s.set.spawn(func() {
-			if w.settle(ctx, s) {
-				w.release(s)
-			} else {
-				w.discard()
-			}
-		})
+		w.leave(ctx, s, h)
 		return envelope.Decoded{}, v, err
 	default:
 		w.discard()
 		return envelope.Decoded{}, v, err
 	}
-	d, err := envelope.DecodeResponse(answer, s.fn.res, knownErrors(), result)
+	d, err := envelope.DecodeResponse(answer, s.fn.res, knownErrors(), l, result)
 	w.deliver(ctx, d.Counters)
 	if err != nil || d.Outcome == envelope.Panicked {
-		w.drain() // what it is in now is not known
+		w.discard() // what it is in now is not known
 	} else {
 		w.release(s)
 	}
 	return d, v, err
+}
+
+// leave leaves a call that was given up: its worker is used again when the
+// function returns within what is left of its grace, and else ended.
+func (w *poolWorker) leave(ctx context.Context, s *setup, h *hostCall) {
+	end := func() {
+		ok := w.settle(ctx, h, s)
+		if h.items != nil {
+			w.stopReading(s)
+		}
+		if ok {
+			w.release(s)
+		} else {
+			w.discard()
+		}
+	}
+	if !s.set.spawn(end) {
+		h.close()
+		w.discard()
+	}
 }
 
 // remaining is how long the function may run: the timeout, or what is left
@@ -177,11 +241,12 @@ func wait(ctx context.Context, b Backoff, attempt int) bool {
 
 // setup returns what calls of h need under the client, or the mode, of ctx. It
 // is kept with the handle.
-func (h *handle) setup(ctx context.Context, mode *worker.Mode) (*setup, error) {
+func (h *handle) setup(ctx context.Context) (*setup, error) {
+	mode := worker.ModeOf(ctx)
 	var c *Client
 	var set *poolSet
 	if mode != nil {
-		set = processPools(mode)
+		set = modePools(mode)
 	} else {
 		var err error
 		if c, err = clientFrom(ctx); err != nil {
@@ -196,7 +261,9 @@ func (h *handle) setup(ctx context.Context, mode *worker.Mode) (*setup, error) {
 	if err := o.check(h.fn.name); err != nil {
 		return nil, err
 	}
+	h.instance.adjust(&o)
 	s := &setup{fn: h.fn, name: h.fn.name, unit: h.fn.unit, opts: o, instance: h.instance, set: set}
+	s.inProcess = mode != nil && mode.InProcess
 	if calledMain.Load() {
 		s.unit = everything
 	}
@@ -222,71 +289,7 @@ func (h *handle) setup(ctx context.Context, mode *worker.Mode) (*setup, error) {
 		return nil, err
 	}
 	s.pool = set.of(key)
+	h.instance.uses(s.pool)
 	h.last.Store(s)
 	return s, nil
-}
-
-// inProcess runs the function here, through the codec, as a worker would. One
-// that is marked idempotent runs twice, so that a wrong mark shows.
-func (h *handle) inProcess(ctx context.Context, args, result any) (ours bool, err error) {
-	o := h.opts.withDefaults()
-	if err := o.check(h.fn.name); err != nil {
-		return true, err
-	}
-	limit, errs := int64(o.MaxPayload), knownErrors()
-	p, err := envelope.EncodeRequest(envelope.Request{ID: h.fn.id, MaxPayload: limit}, h.fn.args, errs, args, limit)
-	if err != nil {
-		return true, err
-	}
-	runs := 1
-	if o.Idempotent {
-		runs = 2
-	}
-	for range runs {
-		h.fn.clear(result)
-		if ours, err = h.runHere(ctx, o, p, result); ours {
-			return ours, err
-		}
-	}
-	return ours, err
-}
-
-// runHere runs the function in a goroutine, which a function that ignores its
-// context keeps after the call has been given up.
-func (h *handle) runHere(ctx context.Context, o Options, p envelope.Payload, result any) (ours bool, err error) {
-	if ctx.Err() != nil {
-		return true, ended(ctx, h.fn.name, "before it began")
-	}
-	fctx, cancel := context.WithCancel(worker.WithStore(ctx, worker.ModeOf(ctx).Store()))
-	if o.Timeout > 0 {
-		fctx, cancel = context.WithTimeout(fctx, o.Timeout)
-	}
-	defer cancel()
-	answer := make(chan envelope.Payload, 1)
-	p = p.Clone() // the function gets slices of its own
-	go func() { answer <- worker.Run(fctx, h.fn.guest(), p, knownErrors()) }()
-	var late <-chan time.Time
-	stop := fctx.Done()
-	for {
-		select {
-		case <-stop:
-			t := time.NewTimer(min(answerTime, o.Grace))
-			defer t.Stop()
-			stop, late = nil, t.C
-		case <-late:
-			if ctx.Err() != nil {
-				return true, ended(ctx, h.fn.name, "while the function ran")
-			}
-			return true, errdefs.New("E9013", h.fn.name, "timed out after "+o.Timeout.String())
-		case a := <-answer:
-			d, err := envelope.DecodeResponse(a, h.fn.res, knownErrors(), result)
-			switch {
-			case err != nil:
-				return true, err
-			case d.Outcome == envelope.Panicked:
-				return true, &PanicError{Func: h.fn.name, Value: d.Panic.Value, Stack: d.Panic.Stack}
-			}
-			return d.Outcome == envelope.Failed, d.Err
-		}
-	}
 }

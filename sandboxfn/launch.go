@@ -22,7 +22,7 @@ func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, s.opts.StartupTimeout, late)
 	defer cancel()
 	out, stderr := newSink("standard output"), newSink("standard error")
-	w := &poolWorker{pool: p, setup: s}
+	w := &poolWorker{pool: p, setup: s, over: make(chan struct{})}
 	w.outputTo(s, out, stderr)
 	m, err := p.set.maker.start(ctx, s, out.take, stderr.take)
 	if err != nil {

@@ -34,7 +34,8 @@ type poolKey struct {
 // instance is what the workers of a pool hold beyond their functions: an object
 // of a class. Its hooks run in no other call of the worker's.
 type instance struct {
-	key string // class and encoded parameters
+	key    string  // class and encoded parameters
+	object *object // whose instances they are
 
 	// ready runs in a new worker, after its hello and before its first call,
 	// under the startup timeout. When it fails the worker is ended, and so is
@@ -44,19 +45,11 @@ type instance struct {
 	// leave runs in a worker that is given up in order, before it is told to
 	// end, within the grace of w.setup. One that is killed, or was lost, does
 	// not run it.
-	leave func(ctx context.Context, w *poolWorker)
+	leave func(ctx context.Context, w *poolWorker) error
 }
-
-// multiplexed says that the connection of a worker carries several calls.
-const multiplexed = false
 
 // slots is how many calls a worker of a pool takes at once.
-func slots(concurrency int) int {
-	if !multiplexed {
-		return 1
-	}
-	return max(concurrency, 1)
-}
+func slots(concurrency int) int { return max(concurrency, 1) }
 
 func (i *instance) poolKey() string {
 	if i == nil {
@@ -163,6 +156,8 @@ func (s *setup) poolKey(ctx context.Context, c *Client) (poolKey, error) {
 type pool struct {
 	set *poolSet
 	*stock[*poolWorker]
+
+	only *poolWorker // the one a pinned object is bound to; guarded by the mutex of the stock
 }
 
 // poolWorker is a worker of a pool.
@@ -172,6 +167,9 @@ type poolWorker struct {
 	setup *setup // of the call it was started for
 	made  *made
 	st    stockState
+
+	over   chan struct{} // closed when it has been ended
+	endErr error         // what went wrong then; valid after over
 
 	stdout, stderr *target // where its output goes; used by the call that has it
 }
@@ -189,8 +187,17 @@ func (w *poolWorker) alive() bool {
 
 // get returns a worker with a free slot, and starts one when there is none and
 // may be more. Queueing and starting end with ctx.
+//
+// A nested call may have as many workers again as are allowed, for each call
+// that it is nested in: those hold workers while they wait for it.
 func (p *pool) get(ctx context.Context, s *setup) (*poolWorker, error) {
-	return p.stock.get(ctx, p.orderOf(s))
+	o := p.orderOf(s)
+	if n := depthOf(ctx); n > 0 {
+		deep := *o
+		deep.depth, deep.max = n, o.max*(n+1)
+		o = &deep
+	}
+	return p.stock.get(ctx, o)
 }
 
 // orderOf is what s asks of its pool.
@@ -198,15 +205,35 @@ func (p *pool) orderOf(s *setup) *order[*poolWorker] {
 	s.ordered.Do(func() {
 		s.order = order[*poolWorker]{
 			terms: termsOf(&s.opts),
-			start: func(ctx context.Context) (*poolWorker, error) { return p.launch(ctx, s) },
+			start: func(ctx context.Context) (*poolWorker, error) { return p.startFor(ctx, s) },
 			ended: func(ctx context.Context) error { return ended(ctx, s.name, "while waiting for a worker") },
 			everyone: func(err error) bool {
 				step, ok := errors.AsType[*stepError](err)
-				return ok && step.step == stepEnter
+				return ok && step.step == stepEnter || s.instance.isPinned()
 			},
 		}
 	})
 	return &s.order
+}
+
+// startFor starts a worker. A pinned object has one: its state is not made anew.
+func (p *pool) startFor(ctx context.Context, s *setup) (*poolWorker, error) {
+	if !s.instance.isPinned() {
+		return p.launch(ctx, s)
+	}
+	p.mu.Lock()
+	only := p.only
+	p.mu.Unlock()
+	if only != nil {
+		return nil, only.isLost(s.name)
+	}
+	w, err := p.launch(ctx, s)
+	if err == nil {
+		p.mu.Lock()
+		p.only = w
+		p.mu.Unlock()
+	}
+	return w, err
 }
 
 func termsOf(o *Options) terms {
@@ -274,9 +301,15 @@ func (w *poolWorker) discard() { w.pool.giveUp(w, false) }
 // end ends the worker, with everything it has started, and what holds it. It has
 // no context of a call: those may have ended, and nothing may be left behind.
 func (w *poolWorker) end(orderly bool) {
-	if i := w.setup.instance; i != nil && i.leave != nil && orderly {
+	p := w.pool
+	defer close(w.over)
+	if i := w.setup.instance; i != nil && i.leave != nil && orderly && w.setup.opts.Grace > 0 {
 		ctx, cancel := context.WithTimeout(context.Background(), w.setup.opts.Grace)
-		i.leave(ctx, w)
+		if err := i.leave(ctx, w); err != nil {
+			p.set.log.Warn("instance not left in order", "err", err)
+			p.set.note(err)
+			w.endErr = err
+		}
 		cancel()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), killTimeout)
@@ -285,9 +318,9 @@ func (w *poolWorker) end(orderly bool) {
 	w.w.Write(&frame.Message{Type: frame.Bye})
 	w.proc.close()
 	if err := w.made.end(ctx); err != nil {
-		p := w.pool
 		p.set.log.Warn("worker's sandbox not ended", "err", err)
 		p.set.note(err)
+		w.endErr = errors.Join(w.endErr, err)
 	}
 	w.out.close()
 	w.err.close()

@@ -90,7 +90,14 @@ func (w *fakeWorker) serve(m *fakeMaker, h *envelope.Hello) {
 		if msg.Type != frame.Call || m.onCall != nil && !m.onCall(w, call) {
 			continue
 		}
-		p := worker.Run(context.Background(), poolDouble.h.fn.guest(), envelope.Payload{Body: msg.Body}, knownErrors())
+		in, err := envelope.OpenRequest(envelope.Payload{Body: msg.Body}, knownErrors())
+		answer := envelope.NewResponse(knownErrors(), in.MaxPayload)
+		if err != nil {
+			answer.Failed(err)
+		} else {
+			poolDouble.h.fn.run(context.Background(), in, answer)
+		}
+		p := answer.Finish(envelope.Counters{})
 		if out.Write(&frame.Message{Type: frame.Result, ID: msg.ID, Body: p.Body}) != nil {
 			return
 		}

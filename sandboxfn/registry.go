@@ -20,11 +20,13 @@ type function struct {
 	args *envelope.Codec
 	res  *envelope.Codec
 
+	newArgs   func() any // pointer to zero arguments
 	newResult func() any // pointer to a zero result
 	clear     func(any)  // makes what a pointer to a result points to zero
 
-	impl  any // func(context.Context, A) (R, error); nil until Bind
-	batch any // *batcher[A, R], which gathers calls; nil: each runs alone
+	impl  any  // func(context.Context, A) (R, error); nil until Bind
+	bytes bool // the result is an io.ReadCloser
+	batch any  // *batcher[A, R], which gathers calls; nil: each runs alone
 	run   func(ctx context.Context, in *envelope.OpenedRequest, out *envelope.Response)
 	unit  string // the takeover that serves it; empty until Takeover
 	clash string // another function with the same id
@@ -35,18 +37,30 @@ func newFunction[A, R any](d Decl) *function {
 	if f.id == "" {
 		f.id = d.Package + "." + d.Name
 	}
-	params := make([]string, len(d.Params))
+	params := make([]envelope.Param, len(d.Params))
 	for i, p := range d.Params {
-		params[i] = p.Name
+		params[i] = envelope.Param{Name: p.Name, As: pathOfParam(p, paramType(reflect.TypeFor[A](), len(d.Params), i))}
 	}
 	f.args = envelope.Args(reflect.TypeFor[A](), f.name, params)
 	f.res = envelope.Result(reflect.TypeFor[R](), f.name)
+	f.newArgs = func() any { return new(A) }
 	f.newResult = func() any { return new(R) }
 	f.clear = func(p any) {
 		var zero R
 		*p.(*R) = zero
 	}
 	return f
+}
+
+// paramType is the type of parameter i of n, which are of type t together.
+func paramType(t reflect.Type, n, i int) reflect.Type {
+	if n < 2 {
+		return t
+	}
+	if t.Kind() != reflect.Struct || i >= t.NumField() {
+		return nil // the codec says what is wrong with it
+	}
+	return t.Field(i).Type
 }
 
 // bindTo makes fn the function. run is the worker's half of a call.
@@ -58,6 +72,10 @@ func bindTo[A, R any](f *function, fn func(context.Context, A) (R, error)) {
 			out.Failed(err)
 			return
 		}
+		if err := fillTags(ctx, f.name, &args); err != nil {
+			out.Failed(err)
+			return
+		}
 		if f.decl.Validate != nil {
 			if err := f.decl.Validate(args); err != nil {
 				out.Failed(invalid(f.name, err))
@@ -65,6 +83,12 @@ func bindTo[A, R any](f *function, fn func(context.Context, A) (R, error)) {
 			}
 		}
 		result, err := fn(ctx, args)
+		if err == nil {
+			if bad := worker.Finish(ctx); bad != nil {
+				out.Failed(bad)
+				return
+			}
+		}
 		out.Returned(f.res, &result, err)
 	}
 }
@@ -114,6 +138,13 @@ func (r *registry) add(f *function) {
 	}
 	r.byID[f.id] = f
 	r.pending = append(r.pending, f)
+}
+
+// find returns the function with an id, or nil.
+func (r *registry) find(id string) *function {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.byID[id]
 }
 
 // takeover says that unit serves what was bound since the last takeover. The

@@ -41,6 +41,7 @@ type terms struct {
 type order[I stocked] struct {
 	terms
 	start    func(ctx context.Context) (I, error)
+	depth    int                             // of a call within others; deeper ones, for which others wait, go first
 	ended    func(ctx context.Context) error // the error of one whose context ends while it waits
 	everyone func(error) bool                // a failed start that is the failure of all who wait
 }
@@ -125,7 +126,11 @@ func (k *stock[I]) get(ctx context.Context, o *order[I]) (I, error) {
 	}
 	k.counts.misses++
 	wt := &waiter[I]{ctx: ctx, o: o, ch: make(chan leased[I], 1)}
-	k.waiting = append(k.waiting, wt)
+	at := len(k.waiting)
+	for at > 0 && k.waiting[at-1].o.depth < o.depth {
+		at--
+	}
+	k.waiting = slices.Insert(k.waiting, at, wt)
 	k.growLocked()
 	k.unlock()
 	select {

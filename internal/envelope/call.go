@@ -24,6 +24,11 @@ type Request struct {
 	Timeout    time.Duration // from the start of the function; zero: none
 	MaxPayload int64         // bytes of the result
 
+	Live Exporter // of the arguments; not sent
+
+	// Shared says that other calls may run in the worker at the same time.
+	Shared bool
+
 	// Meta goes with the call: pairs of name and text, such as the headers of a
 	// trace.
 	Meta []string
@@ -56,11 +61,16 @@ func (e *encoder) payload() Payload { return Payload{Body: e.buf, Segments: e.se
 // one above limit, which are bytes.
 func EncodeRequest(r Request, c *Codec, errs *Errors, args any, limit int64) (Payload, error) {
 	e := newEncoder(errs, limit)
-	e.buf = appendHead(e.buf, majorArray, 5)
+	e.live = r.Live
+	e.buf = appendHead(e.buf, majorArray, 6)
 	e.buf = append(e.buf, majorUint<<5|27)
 	e.buf = binary.BigEndian.AppendUint64(e.buf, uint64(r.Timeout))
 	e.buf = appendText(e.buf, r.ID)
 	e.buf = appendInt(e.buf, r.MaxPayload)
+	e.buf = append(e.buf, wireFalse)
+	if r.Shared {
+		e.buf[len(e.buf)-1] = wireTrue
+	}
 	e.buf = appendHead(e.buf, majorArray, uint64(len(r.Meta)))
 	for _, s := range r.Meta {
 		e.buf = appendText(e.buf, s)
@@ -102,7 +112,7 @@ func OpenRequest(p Payload, errs *Errors) (*OpenedRequest, error) {
 }
 
 func (r *OpenedRequest) open() (err error) {
-	if err = r.d.array(5); err != nil {
+	if err = r.d.array(6); err != nil {
 		return err
 	}
 	timeout, err := r.d.int()
@@ -114,6 +124,9 @@ func (r *OpenedRequest) open() (err error) {
 		return err
 	}
 	if r.MaxPayload, err = r.d.int(); err != nil {
+		return err
+	}
+	if err := decBool(&r.d, reflect.ValueOf(&r.Shared).Elem()); err != nil {
 		return err
 	}
 	n, err := r.d.expect(majorArray, "a list of texts")
@@ -132,6 +145,9 @@ func (r *OpenedRequest) open() (err error) {
 	}
 	return nil
 }
+
+// Borrow makes i the worker's end of the call.
+func (r *OpenedRequest) Borrow(i Importer) { r.d.live = i }
 
 // Args decodes the arguments into what args points to. It is called once.
 // Errors: E9005 with the path of what is malformed.
@@ -168,6 +184,9 @@ func NewResponse(errs *Errors, limit int64) *Response {
 	return &Response{newEncoder(errs, limit)}
 }
 
+// Lend makes x what files and the like in the result are lent to.
+func (r *Response) Lend(x Exporter) { r.e.live = x }
+
 func (r *Response) begin(o Outcome) {
 	r.e.buf, r.e.segments, r.e.outside, r.e.over, r.e.depth = r.e.buf[:0], nil, 0, false, 0
 	r.e.buf = appendHead(r.e.buf, majorArray, 5)
@@ -193,13 +212,12 @@ func (r *Response) Returned(c *Codec, result any, err error) {
 	if bad := r.e.error(err); bad != nil || r.e.over {
 		r.begin(Returned)
 		r.e.buf = append(r.e.buf, wireNull)
-		r.plainError(err)
+		r.plainError(err, 1<<16)
 	}
 }
 
 // plainError is for errors that can't be encoded as they are.
-func (r *Response) plainError(err error) {
-	const most = 1 << 16
+func (r *Response) plainError(err error, most int) {
 	text := textOf(err)
 	r.e.node(nodeOther, 5)
 	r.e.buf = appendText(r.e.buf, typeName(reflect.TypeOf(err)))
@@ -215,7 +233,7 @@ func (r *Response) Failed(err error) {
 	if bad := r.e.error(err); bad != nil || r.e.over {
 		r.begin(Failed)
 		r.e.buf = append(r.e.buf, wireNull)
-		r.plainError(err)
+		r.plainError(err, 1<<16)
 	}
 }
 
@@ -241,10 +259,10 @@ type Decoded struct {
 	Counters Counters
 }
 
-// DecodeResponse decodes p, and a result into what result points to. A
-// malformed one is E9005.
-func DecodeResponse(p Payload, c *Codec, errs *Errors, result any) (Decoded, error) {
-	d := &decoder{reader: reader{b: p.Body}, segments: p.Segments, errors: errs}
+// DecodeResponse decodes p, and a result into what result points to; live is
+// the caller's end of what the result borrows, or nil. A malformed one is E9005.
+func DecodeResponse(p Payload, c *Codec, errs *Errors, live Importer, result any) (Decoded, error) {
+	d := &decoder{reader: reader{b: p.Body}, segments: p.Segments, errors: errs, live: live}
 	var r Decoded
 	err := r.decode(d, c, result)
 	if _, ours := err.(*errdefs.Error); ours {

@@ -14,23 +14,31 @@ type Codec struct {
 	op     string // how errors name the function
 	root   string // how they name the value: a parameter, "result"
 	typ    reflect.Type
-	params []string // of arguments by position; nil for a plain value
+	params []Param // of arguments by position; nil for a plain value
+	args   bool    // a live type may stand for itself
+	as     reflect.Type
 
 	once sync.Once
 	plan *plan
 	err  error
 }
 
+// Param is a parameter of a function.
+type Param struct {
+	Name string
+	As   reflect.Type // it travels as a value of this type, which has the same underlying type; nil: as it is
+}
+
 // Args returns the codec for the arguments of a function: with fewer than two
 // parameters a value of type t itself, else a struct with a field for each. op
 // is how errors name the function.
-func Args(t reflect.Type, op string, params []string) *Codec {
-	c := &Codec{op: op, typ: t}
+func Args(t reflect.Type, op string, params []Param) *Codec {
+	c := &Codec{op: op, typ: t, args: true}
 	switch {
 	case len(params) >= 2:
 		c.params = params
 	case len(params) == 1:
-		c.root = params[0]
+		c.root, c.as = params[0].Name, params[0].As
 	}
 	return c
 }
@@ -46,13 +54,45 @@ func Result(t reflect.Type, op string) *Codec {
 // what cannot.
 func (c *Codec) Check() error {
 	c.once.Do(func() {
-		p, err := planFor(c.typ)
-		if err == nil && c.params != nil {
-			p, err = positional(c.typ, c.params)
-		}
-		c.plan, c.err = p, coded(err, c.op, c.root)
+		c.plan, c.err = c.makePlan()
+		c.err = coded(c.err, c.op, c.root)
 	})
 	return c.err
+}
+
+func (c *Codec) makePlan() (*plan, error) {
+	if c.params != nil {
+		return positional(c.typ, c.params)
+	}
+	if !c.args {
+		return planFor(c.typ)
+	}
+	plans.Lock()
+	defer plans.Unlock()
+	p := topLocked(c.typ, c.as)
+	return p, clonePath(p.err)
+}
+
+// Live reports whether the arguments have something that goes on during the
+// call.
+func (c *Codec) Live() bool {
+	if c.params == nil {
+		return c.args && LiveKindOf(c.typ) != NotLive
+	}
+	for i := range c.typ.NumField() {
+		if LiveKindOf(c.typ.Field(i).Type) != NotLive {
+			return true
+		}
+	}
+	return false
+}
+
+// topLocked is the plan of a parameter.
+func topLocked(t, as reflect.Type) *plan {
+	if LiveKindOf(t) != NotLive {
+		return livePlan(t)
+	}
+	return planAs(t, as)
 }
 
 // plan is how values of one type are encoded and decoded. Values are always
@@ -75,9 +115,6 @@ var plans struct {
 func planFor(t reflect.Type) (*plan, error) {
 	plans.Lock()
 	defer plans.Unlock()
-	if plans.m == nil {
-		plans.m = map[reflect.Type]*plan{}
-	}
 	p := planLocked(t)
 	return p, clonePath(p.err)
 }
@@ -93,6 +130,9 @@ func clonePath(err error) error {
 }
 
 func planLocked(t reflect.Type) *plan {
+	if plans.m == nil {
+		plans.m = map[reflect.Type]*plan{}
+	}
 	if p := plans.m[t]; p != nil {
 		return p
 	}
@@ -256,7 +296,7 @@ func structPlan(t reflect.Type) *plan {
 }
 
 // positional is the plan of a struct that stands for a list of parameters.
-func positional(t reflect.Type, params []string) (*plan, error) {
+func positional(t reflect.Type, params []Param) (*plan, error) {
 	if t.Kind() != reflect.Struct || t.NumField() != len(params) {
 		return nil, unencodable("%s does not have a field for each of %d parameters", t, len(params))
 	}
@@ -264,11 +304,11 @@ func positional(t reflect.Type, params []string) (*plan, error) {
 	defer plans.Unlock()
 	fields := make([]field, t.NumField())
 	for i := range fields {
-		p := planLocked(t.Field(i).Type)
+		p := topLocked(t.Field(i).Type, params[i].As)
 		if p.err != nil {
-			return nil, at(clonePath(p.err), params[i])
+			return nil, at(clonePath(p.err), params[i].Name)
 		}
-		fields[i] = field{name: params[i], index: i, plan: p}
+		fields[i] = field{name: params[i].Name, index: i, plan: p}
 	}
 	return &plan{enc: encPositional(fields), dec: decPositional(fields)}, nil
 }
@@ -295,7 +335,11 @@ func fieldsOf(t reflect.Type) ([]field, error) {
 			return nil, at(unencodable("%s has two fields that are called %q on the wire", t, name), "."+sf.Name)
 		}
 		names[name] = true
-		p := planLocked(sf.Type)
+		var as reflect.Type
+		if asTag != nil {
+			as = asTag(sf.Tag.Get("sandbox"), sf.Type)
+		}
+		p := planAs(sf.Type, as)
 		if p.err != nil {
 			return nil, at(clonePath(p.err), "."+sf.Name)
 		}
@@ -315,12 +359,12 @@ func embeddedStruct(sf reflect.StructField) bool {
 // fieldName is the name of a field on the wire. skip means that a tag leaves
 // the field out.
 func fieldName(sf reflect.StructField) (name string, skip bool, err error) {
-	for item := range strings.SplitSeq(sf.Tag.Get("sandbox"), ",") {
-		if item == "-" {
+	for _, item := range TagItems(sf.Tag) {
+		switch item.Key {
+		case "-", "secret", "env": // the last two are filled where the function runs
 			return "", true, nil
-		}
-		if n, ok := strings.CutPrefix(item, "name="); ok {
-			name = strings.Trim(n, "'")
+		case "name":
+			name = item.Value
 		}
 	}
 	if name != "" {

@@ -4,15 +4,12 @@ import (
 	"bytes"
 	"encoding"
 	"encoding/binary"
-	"fmt"
 	"math"
 	"reflect"
 	"strconv"
 	"unsafe"
 
 	"github.com/fxamacker/cbor/v2"
-
-	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 // strict is how CBOR that a user's type has made itself is checked.
@@ -36,6 +33,7 @@ type decoder struct {
 	segments [][]byte
 	next     int // segment that must be referred to next
 	errors   *Errors
+	live     Importer // nil: nothing can be borrowed
 	depth    int
 }
 
@@ -419,16 +417,11 @@ func decMarshalText(d *decoder, v reflect.Value) error {
 }
 
 // decode decodes a value into v.
-func (c *Codec) decode(d *decoder, v reflect.Value) (err error) {
+func (c *Codec) decode(d *decoder, v reflect.Value) error {
 	if err := c.Check(); err != nil {
 		return err
 	}
-	defer func() {
-		if r := recover(); r != nil { // of a method of the user's type
-			err = errdefs.New("E9005", c.op, fmt.Sprintf("%s can't be decoded: panic: %v", c.typ, r))
-		}
-	}()
-	return coded(d.value(c.plan, v), c.op, c.root)
+	return guarded(c.op, "E9005", func() error { return coded(d.value(c.plan, v), c.op, c.root) })
 }
 
 // end refuses bytes and segments that no value has used.

@@ -18,6 +18,7 @@ type encoder struct {
 	buf      []byte
 	segments [][]byte
 	errors   *Errors
+	live     Exporter // nil: nothing can be lent
 	depth    int
 	inError  bool // within an error, of which
 	nodes    int  // so many are in lists
@@ -270,25 +271,33 @@ func encMarshalText(e *encoder, v reflect.Value) error {
 }
 
 // encode encodes what v points to, after what e holds already.
-func (c *Codec) encode(e *encoder, v reflect.Value) (err error) {
+func (c *Codec) encode(e *encoder, v reflect.Value) error {
 	if err := c.Check(); err != nil {
 		return err
 	}
+	return guarded(c.op, "E9002", func() error {
+		before := e.size()
+		if err := e.value(c.plan, v); err != nil {
+			return coded(err, c.op, c.root)
+		}
+		if e.size() > e.limit {
+			name := c.root
+			if name == "" {
+				name = "the argument"
+			}
+			return coded(tooLarge(name, e.size()-before, e.limit), c.op, "")
+		}
+		return nil
+	})
+}
+
+// guarded runs f, and makes a panic of a method of the user's types an error.
+func guarded(op string, code errdefs.Code, f func() error) (err error) {
 	defer func() {
-		if r := recover(); r != nil { // of a method of the user's type
-			err = errdefs.New("E9002", c.op, fmt.Sprintf("%s can't be encoded: panic: %v", c.typ, r))
+		if r := recover(); r != nil {
+			verb := map[errdefs.Code]string{"E9002": "encoded", "E9005": "decoded"}[code]
+			err = errdefs.New(code, op, fmt.Sprintf("a value can't be %s: panic: %v", verb, r))
 		}
 	}()
-	before := e.size()
-	if err := e.value(c.plan, v); err != nil {
-		return coded(err, c.op, c.root)
-	}
-	if e.size() > e.limit {
-		name := c.root
-		if name == "" {
-			name = "the argument"
-		}
-		return coded(tooLarge(name, e.size()-before, e.limit), c.op, "")
-	}
-	return nil
+	return f()
 }

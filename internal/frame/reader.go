@@ -64,6 +64,9 @@ func (r *Reader) Next() (Message, error) {
 	}
 }
 
+// Buffered reports whether the beginning of another frame has been read already.
+func (r *Reader) Buffered() bool { return r.end-r.pos >= headerSize }
+
 // begin reads a header.
 func (r *Reader) begin() error {
 	for r.end-r.pos < headerSize {

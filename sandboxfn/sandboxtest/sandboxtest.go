@@ -30,15 +30,17 @@ const endTime = 10 * time.Second
 //
 // The context ends with the test.
 func InProcess(t testing.TB) context.Context {
-	return worker.WithMode(t.Context(), &worker.Mode{InProcess: true})
+	return under(t, &worker.Mode{InProcess: true})
 }
 
 // Process returns a context under which functions run in worker processes of
 // the test's own executable: with initialisation, takeover, output, panics,
 // exits and kills as in a sandbox, but none around them. The workers end with
 // the test.
-func Process(t testing.TB) context.Context {
-	m := &worker.Mode{}
+func Process(t testing.TB) context.Context { return under(t, &worker.Mode{}) }
+
+// under returns a context under which m holds until the end of the test.
+func under(t testing.TB, m *worker.Mode) context.Context {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), endTime)
 		defer cancel()

@@ -11,8 +11,7 @@ import (
 // thread that watches timers costs more than all else the worker does.
 type callContext struct {
 	deadline time.Time // zero: none
-	opened   func()    // called when the function looks at the context
-	store    *sync.Map // of the worker
+	call     *running
 
 	once  sync.Once
 	real  context.Context
@@ -20,8 +19,8 @@ type callContext struct {
 	cause context.CancelCauseFunc
 }
 
-func newCallContext(timeout time.Duration, store *sync.Map, opened func()) *callContext {
-	c := &callContext{opened: opened, store: store}
+func newCallContext(timeout time.Duration, call *running) *callContext {
+	c := &callContext{call: call}
 	if timeout > 0 {
 		c.deadline = time.Now().Add(timeout)
 	}
@@ -31,12 +30,16 @@ func newCallContext(timeout time.Duration, store *sync.Map, opened func()) *call
 func (c *callContext) open() context.Context {
 	c.once.Do(func() {
 		// A call is the beginning of all work in a worker.
-		c.real, c.cause = context.WithCancelCause(context.Background())
+		base := context.Background()
+		if c.call.s.base != nil {
+			base = c.call.s.base(c.call.id)
+		}
+		c.real, c.cause = context.WithCancelCause(base)
 		c.stop = func() {}
 		if !c.deadline.IsZero() {
 			c.real, c.stop = context.WithDeadline(c.real, c.deadline)
 		}
-		c.opened()
+		c.call.relieve()
 	})
 	return c.real
 }
@@ -46,8 +49,11 @@ func (c *callContext) Done() <-chan struct{}       { return c.open().Done() }
 func (c *callContext) Err() error                  { return c.open().Err() }
 
 func (c *callContext) Value(key any) any {
-	if key == (storeKey{}) {
-		return c.store
+	switch key {
+	case storeKey{}:
+		return &c.call.s.store
+	case callKey{}:
+		return c.call
 	}
 	return c.open().Value(key)
 }
@@ -77,11 +83,7 @@ var ended = func() context.Context {
 }()
 
 type storeKey struct{}
-
-// WithStore returns a context of which s is the store.
-func WithStore(ctx context.Context, s *sync.Map) context.Context {
-	return context.WithValue(ctx, storeKey{}, s)
-}
+type callKey struct{}
 
 // Store returns the place for values that belong to the worker which runs the
 // call of ctx, and live as long as it. It is nil when ctx is not that of a call.
@@ -89,3 +91,20 @@ func Store(ctx context.Context) *sync.Map {
 	m, _ := ctx.Value(storeKey{}).(*sync.Map)
 	return m
 }
+
+// callOf returns the call of ctx, or nil.
+func callOf(ctx context.Context) *running {
+	c, _ := ctx.Value(callKey{}).(*running)
+	return c
+}
+
+// Meta returns what goes with the call of ctx: pairs of name and text.
+func Meta(ctx context.Context) []string {
+	if c := callOf(ctx); c != nil {
+		return c.meta
+	}
+	return nil
+}
+
+// InCall reports whether ctx is that of a call, or comes from it.
+func InCall(ctx context.Context) bool { return callOf(ctx) != nil }

@@ -13,8 +13,6 @@ type Mode struct {
 	// they run in worker processes of this executable.
 	InProcess bool
 
-	store sync.Map // for Store, of functions that run in this process
-
 	mu      sync.Mutex
 	kept    any                           // guarded by mu
 	closers []func(context.Context) error // guarded by mu
@@ -32,9 +30,6 @@ func ModeOf(ctx context.Context) *Mode {
 	m, _ := ctx.Value(modeKey{}).(*Mode)
 	return m
 }
-
-// Store is the store of the functions that run in this process.
-func (m *Mode) Store() *sync.Map { return &m.store }
 
 // Keep returns what make returned the first time; end is what Close calls for
 // it. It lets package sandboxfn keep its workers with the mode.

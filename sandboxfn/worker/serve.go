@@ -47,16 +47,21 @@ type server struct {
 	watching atomic.Bool   // the goroutine that looks for long calls is awake
 	wake     chan struct{} // wakes it
 	exit     chan int
-	store    sync.Map // for Store
+	quit     chan struct{} // closed at the end
+	store    sync.Map      // for Store
+
+	// base is the context from which those of calls come; nil: the background.
+	base func(id uint64) context.Context
 
 	mu    sync.Mutex
-	calls map[uint64]*callContext // running; guarded by mu
+	calls map[uint64]*running // guarded by mu
+	up    upcalls
 }
 
 func newServer(conn io.ReadWriter, out *output) *server {
 	s := &server{
 		r: frame.NewReader(conn), w: frame.NewWriter(conn), out: out,
-		functions: map[string]*Function{}, wake: make(chan struct{}, 1), exit: make(chan int, 1), calls: map[uint64]*callContext{},
+		functions: map[string]*Function{}, wake: make(chan struct{}, 1), exit: make(chan int, 1), quit: make(chan struct{}), calls: map[uint64]*running{},
 	}
 	s.r.Limit = func(frame.Type, uint64) int64 { return maxArgs }
 	return s
@@ -82,7 +87,9 @@ func (s *server) hello(l settings, fs []Function) error {
 func (s *server) serve() int {
 	go s.watch()
 	go s.read()
-	return <-s.exit
+	status := <-s.exit
+	close(s.quit)
+	return status
 }
 
 // relieve starts another reader when the function of that turn is still running
@@ -96,10 +103,22 @@ func (s *server) relieve(turn uint64) {
 // watch relieves readers whose function runs for long. It sleeps while there
 // are no calls.
 func (s *server) watch() {
-	for range s.wake {
+	tick := time.NewTimer(handoff)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.wake:
+		case <-s.quit:
+			return
+		}
 		last := s.turn.Load()
 		for still := 0; still < quiet; {
-			time.Sleep(handoff)
+			tick.Reset(handoff)
+			select {
+			case <-tick.C:
+			case <-s.quit:
+				return
+			}
 			turn := s.turn.Load()
 			if turn != last {
 				last, still = turn, 0
@@ -118,7 +137,10 @@ func (s *server) watch() {
 // look wakes watch.
 func (s *server) look() {
 	if !s.watching.Load() && s.watching.CompareAndSwap(false, true) {
-		s.wake <- struct{}{}
+		select {
+		case s.wake <- struct{}{}:
+		case <-s.quit:
+		}
 	}
 }
 
@@ -137,8 +159,18 @@ func (s *server) read() {
 			}
 		case frame.Cancel:
 			s.cancel(&m)
+		case frame.Upresult:
+			s.answered(&m)
+		case frame.Item:
+			err = s.item(&m)
+		case frame.Credit:
+			err = s.credit(&m)
 		case frame.Bye:
 			s.end(nil)
+			return
+		}
+		if err != nil {
+			s.end(err)
 			return
 		}
 	}
@@ -156,18 +188,39 @@ func (s *server) end(err error) {
 	}
 }
 
-func (s *server) cancel(m *frame.Message) {
+func (s *server) running(id uint64) *running {
 	s.mu.Lock()
-	c := s.calls[m.ID]
-	s.mu.Unlock()
-	if c != nil {
-		c.cancel(envelope.DecodeCause(m.Body, s.errors))
+	defer s.mu.Unlock()
+	return s.calls[id]
+}
+
+func (s *server) cancel(m *frame.Message) {
+	if c := s.running(m.ID); c != nil {
+		c.ctx.cancel(envelope.DecodeCause(m.Body, s.errors))
 	}
 }
 
-// call runs one call in this goroutine. It reports whether the goroutine still
+// credit lets a streaming result go on.
+func (s *server) credit(m *frame.Message) error {
+	if c := s.running(m.ID); c != nil {
+		return c.out.Add(m.Body)
+	}
+	return nil
+}
+
+// call runs one call: in this goroutine, unless the caller says that others may
+// run meanwhile, or one has come already. It reports whether the goroutine still
 // reads: not, when the function took so long that another does.
 func (s *server) call(m *frame.Message) (reading bool) {
+	in, err := envelope.OpenRequest(envelope.Payload{Body: m.Body, Segments: m.Segments}, s.errors)
+	id := m.ID
+	m.Body, m.Segments = nil, nil
+	if in.Shared || s.r.Buffered() {
+		// It is known from now on, so that what comes next for it finds it.
+		c := s.begin(id, 0, in)
+		go s.run(c, in, err)
+		return true
+	}
 	turn := s.turn.Load() + 1
 	s.turn.Store(turn)
 	s.look()
@@ -178,71 +231,61 @@ func (s *server) call(m *frame.Message) (reading bool) {
 			go s.read()
 		}
 	}()
-	p := envelope.Payload{Body: m.Body, Segments: m.Segments}
-	m.Segments = nil
-	out := s.run(m.ID, turn, p)
-	s.answer(m.ID, out)
+	s.run(s.begin(id, turn, in), in, err)
 	returned = true
 	return reading
 }
 
-// run runs the function and returns what came of it.
-func (s *server) run(id, turn uint64, p envelope.Payload) (out *envelope.Response) {
-	in, err := envelope.OpenRequest(p, s.errors)
-	out = envelope.NewResponse(s.errors, max(in.MaxPayload, 0))
-	if err != nil {
-		out.Failed(err)
-		return out
+// begin makes a call known.
+func (s *server) begin(id, turn uint64, in *envelope.OpenedRequest) *running {
+	c := &running{
+		s: s, id: id, turn: turn, limit: max(in.MaxPayload, 0), meta: in.Meta,
+		out: frame.NewWindow(), gone: make(chan struct{}),
 	}
-	f := s.functions[in.ID]
-	if f == nil {
-		out.Failed(s.unknown(in.ID))
-		return out
-	}
-	ctx := newCallContext(in.Timeout, &s.store, func() { s.relieve(turn) })
+	c.ctx = newCallContext(in.Timeout, c)
 	s.mu.Lock()
-	s.calls[id] = ctx
+	s.calls[id] = c
 	s.mu.Unlock()
-
-	returned := false
-	defer func() {
-		s.mu.Lock()
-		delete(s.calls, id)
-		s.mu.Unlock()
-		ctx.release()
-		if returned {
-			return
-		}
-		if v := recover(); v != nil {
-			out.Panicked(envelope.Panic{Value: valueText(v), Stack: userStack()})
-			return
-		}
-		// The function called runtime.Goexit, and the goroutine ends after this.
-		out.Panicked(envelope.Panic{Value: "the function called runtime.Goexit", Stack: userStack()})
-		s.answer(id, out)
-	}()
-	f.Run(ctx, in, out)
-	returned = true
-	return out
+	return c
 }
 
-// Run runs one encoded call of f in this goroutine, as a worker would, and
-// returns the encoded response. A panic of the function is in it.
-func Run(ctx context.Context, f Function, p envelope.Payload, errs *envelope.Errors) (answer envelope.Payload) {
-	in, err := envelope.OpenRequest(p, errs)
-	out := envelope.NewResponse(errs, max(in.MaxPayload, 0))
-	if err != nil {
-		out.Failed(err)
-		return out.Finish(envelope.Counters{})
-	}
+// forget makes a call unknown, and ends what it has borrowed.
+func (s *server) forget(c *running) {
+	c.close()
+	s.mu.Lock()
+	delete(s.calls, c.id)
+	s.mu.Unlock()
+	c.ctx.release()
+}
+
+// run runs the function and sends what came of it. bad is why its request can't
+// be read.
+func (s *server) run(c *running, in *envelope.OpenedRequest, bad error) {
+	out := envelope.NewResponse(s.errors, c.limit)
+	out.Lend(c)
+	in.Borrow(c)
+	returned := false
 	defer func() {
-		if v := recover(); v != nil {
-			out.Panicked(envelope.Panic{Value: valueText(v), Stack: userStack()})
+		if !returned {
+			p := envelope.Panic{Value: "the function called runtime.Goexit", Stack: userStack()}
+			if v := recover(); v != nil {
+				p.Value = valueText(v)
+			}
+			out.Panicked(p)
 		}
-		answer = out.Finish(envelope.Counters{})
+		s.forget(c)
+		s.answer(c.id, out)
 	}()
-	f.Run(ctx, in, out)
-	return
+	f := s.functions[in.ID]
+	switch {
+	case bad != nil:
+		out.Failed(bad)
+	case f == nil:
+		out.Failed(s.unknown(in.ID))
+	default:
+		f.Run(c.ctx, in, out)
+	}
+	returned = true
 }
 
 // answer sends a response, with how much has been written to the standard
@@ -296,6 +339,11 @@ func Distance(a, b string) int {
 }
 
 func valueText(v any) (s string) {
+	if p, ok := v.(error); ok && PanicText != nil {
+		if text, ok := PanicText(p); ok {
+			return text
+		}
+	}
 	defer func() {
 		if r := recover(); r != nil {
 			s = fmt.Sprintf("%T", v)

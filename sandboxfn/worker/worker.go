@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strconv"
 	"sync/atomic"
@@ -64,17 +65,16 @@ func takeEnv() settings {
 // worker.
 func Unit() string { return launch.unit }
 
-// serving is set while this process is a worker.
-var serving atomic.Bool
+// current is the server of a process that is a worker.
+var current atomic.Pointer[server]
 
 // Serving reports whether this process is a worker that serves calls.
-func Serving() bool { return serving.Load() }
+func Serving() bool { return current.Load() != nil }
 
 // Main serves calls of fs and ends the process when the caller is gone: with
 // status 0 when it says so or its connection ends, with 2 and a message when
 // the environment does not make this process a worker.
 func Main(fs []Function, errs *envelope.Errors) {
-	serving.Store(true)
 	os.Exit(run(launch, fs, errs))
 }
 
@@ -84,15 +84,34 @@ func run(l settings, fs []Function, errs *envelope.Errors) int {
 		fmt.Fprintf(os.Stderr, "sandboxfn: %s=%s is set, but %v; it is meant for the caller's own use: unset it\n", EnvUnit, l.unit, err)
 		return 2
 	}
-	s.errors = errs
-	for i := range fs {
-		s.functions[fs[i].ID] = &fs[i]
-	}
+	current.Store(s)
+	s.offer(fs, errs)
 	if err := s.hello(l, fs); err != nil {
 		fmt.Fprintf(os.Stderr, "sandboxfn: worker: %v\n", err)
 		return 2
 	}
 	return s.serve()
+}
+
+// offer makes functions known.
+func (s *server) offer(fs []Function, errs *envelope.Errors) {
+	s.errors = errs
+	for i := range fs {
+		s.functions[fs[i].ID] = &fs[i]
+	}
+}
+
+// Serve serves calls of fs on conn, in this process, until the connection ends.
+// The hello has the given unit and token. base is the context from which that of
+// a call comes. Functions that run at the end go on.
+func Serve(conn net.Conn, unit, token string, fs []Function, errs *envelope.Errors, base func(call uint64) context.Context) {
+	defer conn.Close()
+	s := newServer(conn, &output{})
+	s.base = base
+	s.offer(fs, errs)
+	if err := s.hello(settings{unit: unit, token: token}, fs); err == nil {
+		s.serve()
+	}
 }
 
 func open(l settings) (*server, error) {

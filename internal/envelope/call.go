@@ -29,6 +29,8 @@ type Request struct {
 	// Shared says that other calls may run in the worker at the same time.
 	Shared bool
 
+	JSON bool // encode it, and its response, in the JSON form
+
 	// Meta goes with the call: pairs of name and text, such as the headers of a
 	// trace.
 	Meta []string
@@ -61,7 +63,7 @@ func (e *encoder) payload() Payload { return Payload{Body: e.buf, Segments: e.se
 // one above limit, which are bytes.
 func EncodeRequest(r Request, c *Codec, errs *Errors, args any, limit int64) (Payload, error) {
 	e := newEncoder(errs, limit)
-	e.live = r.Live
+	e.live, e.json = r.Live, r.JSON
 	e.buf = appendHead(e.buf, majorArray, 6)
 	e.buf = append(e.buf, majorUint<<5|27)
 	e.buf = binary.BigEndian.AppendUint64(e.buf, uint64(r.Timeout))
@@ -79,6 +81,9 @@ func EncodeRequest(r Request, c *Codec, errs *Errors, args any, limit int64) (Pa
 	if err := c.encode(e, reflect.ValueOf(args).Elem()); err != nil {
 		return Payload{}, err
 	}
+	if e.json {
+		return e.requestJSON(c)
+	}
 	return e.payload(), nil
 }
 
@@ -94,6 +99,10 @@ func (p Payload) Clone() Payload {
 // SetTimeout changes the timeout of an encoded request, so that one can be
 // encoded before it is known when it will be sent.
 func (p *Payload) SetTimeout(d time.Duration) {
+	if isJSON(p.Body) {
+		putTimeout(p.Body, uint64(max(d, 0)))
+		return
+	}
 	const after = 2 // heads of the array and of the number
 	binary.BigEndian.PutUint64(p.Body[after:], uint64(max(d, 0)))
 }
@@ -112,6 +121,12 @@ func OpenRequest(p Payload, errs *Errors) (*OpenedRequest, error) {
 }
 
 func (r *OpenedRequest) open() (err error) {
+	if r.JSON = isJSON(r.d.b); r.JSON {
+		r.d.json = true
+		if r.d.b, err = openJSON(r.d.b, requestMembers); err != nil {
+			return err
+		}
+	}
 	if err = r.d.array(6); err != nil {
 		return err
 	}
@@ -177,11 +192,17 @@ type Counters struct{ Stdout, Stderr uint64 }
 
 // A Response is built in one go: one of Returned, Failed and Panicked, then
 // Finish.
-type Response struct{ e *encoder }
+type Response struct {
+	e  *encoder
+	op string // of the function whose result it holds
+}
+
+// JSON makes it a response in the JSON form. It is called before the rest.
+func (r *Response) JSON() { r.e.json = true }
 
 // NewResponse returns an empty response of at most limit bytes.
 func NewResponse(errs *Errors, limit int64) *Response {
-	return &Response{newEncoder(errs, limit)}
+	return &Response{e: newEncoder(errs, limit)}
 }
 
 // Lend makes x what files and the like in the result are lent to.
@@ -199,6 +220,7 @@ func (r *Response) begin(o Outcome) {
 // with E9002 or E9003, unless the function returned an error, which then comes
 // alone.
 func (r *Response) Returned(c *Codec, result any, err error) {
+	r.op = c.op
 	r.begin(Returned)
 	bad := c.encode(r.e, reflect.ValueOf(result).Elem())
 	if bad != nil && err == nil {
@@ -248,6 +270,9 @@ func (r *Response) Panicked(p Panic) {
 func (r *Response) Finish(c Counters) Payload {
 	r.e.buf = appendHead(r.e.buf, majorUint, c.Stdout)
 	r.e.buf = appendHead(r.e.buf, majorUint, c.Stderr)
+	if r.e.json {
+		return r.finishJSON(c)
+	}
 	return r.e.payload()
 }
 
@@ -271,7 +296,13 @@ func DecodeResponse(p Payload, c *Codec, errs *Errors, live Importer, result any
 	return r, coded(err, c.op, "response")
 }
 
-func (r *Decoded) decode(d *decoder, c *Codec, result any) error {
+func (r *Decoded) decode(d *decoder, c *Codec, result any) (err error) {
+	if isJSON(d.b) {
+		d.json = true
+		if d.b, err = openJSON(d.b, resultMembers, panicMembers); err != nil {
+			return err
+		}
+	}
 	if err := d.array(5); err != nil {
 		return err
 	}

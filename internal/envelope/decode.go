@@ -35,6 +35,7 @@ type decoder struct {
 	errors   *Errors
 	live     Importer // nil: nothing can be borrowed
 	depth    int
+	json     bool // the body was made from JSON
 }
 
 func (d *decoder) value(p *plan, v reflect.Value) error {
@@ -60,6 +61,9 @@ func (d *decoder) bytes(what string, text bool) (b []byte, own bool, err error) 
 		}
 		b, err = d.run(n)
 		return b, false, err
+	case major == majorText && d.json:
+		b, err = d.base64JSON()
+		return b, true, err
 	case major == majorTag:
 		_, tag, err := d.head()
 		if err != nil {
@@ -133,6 +137,11 @@ func (d *decoder) float(first byte, size int) ([]byte, error) {
 }
 
 func decFloat32(d *decoder, v reflect.Value) error {
+	if d.json {
+		f, err := d.numberJSON(32)
+		v.SetFloat(f)
+		return err
+	}
 	b, err := d.float(wireFloat32, 4)
 	if err == nil {
 		*(*uint32)(v.Addr().UnsafePointer()) = binary.BigEndian.Uint32(b)
@@ -141,6 +150,11 @@ func decFloat32(d *decoder, v reflect.Value) error {
 }
 
 func decFloat64(d *decoder, v reflect.Value) error {
+	if d.json {
+		f, err := d.numberJSON(64)
+		v.SetFloat(f)
+		return err
+	}
 	b, err := d.float(wireFloat64, 8)
 	if err == nil {
 		v.SetFloat(math.Float64frombits(binary.BigEndian.Uint64(b)))
@@ -239,6 +253,8 @@ func decArray(elem *plan) func(*decoder, reflect.Value) error {
 const maxHint = 64 << 10
 
 func decMap(t reflect.Type, key, elem *plan) func(*decoder, reflect.Value) error {
+	own, _ := marshalPlan(t.Key())
+	number := own == nil && t.Key().Kind() != reflect.String
 	return func(d *decoder, v reflect.Value) error {
 		if d.null() {
 			v.SetZero()
@@ -254,7 +270,11 @@ func decMap(t reflect.Type, key, elem *plan) func(*decoder, reflect.Value) error
 		for i := range n {
 			k.SetZero()
 			x.SetZero()
-			if err := d.value(key, k); err != nil {
+			read := d.value
+			if d.json && number {
+				read = d.keyJSON
+			}
+			if err := read(key, k); err != nil {
 				return at(err, "[key]")
 			}
 			if err := d.value(elem, x); err != nil {
@@ -406,7 +426,7 @@ func decBinary(d *decoder, v reflect.Value) error {
 }
 
 func decMarshalText(d *decoder, v reflect.Value) error {
-	b, _, err := d.bytes("bytes", false)
+	b, _, err := d.bytes("text", d.json)
 	if err != nil {
 		return err
 	}

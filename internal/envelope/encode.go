@@ -20,6 +20,7 @@ type encoder struct {
 	errors   *Errors
 	live     Exporter // nil: nothing can be lent
 	depth    int
+	json     bool // the body will be turned into JSON
 	inError  bool // within an error, of which
 	nodes    int  // so many are in lists
 
@@ -58,7 +59,7 @@ func (e *encoder) value(p *plan, v reflect.Value) error {
 }
 
 func (e *encoder) bytes(major byte, b []byte) {
-	if len(b) < SegmentMin {
+	if len(b) < SegmentMin || e.json {
 		e.buf = append(appendHead(e.buf, major, uint64(len(b))), b...)
 		return
 	}
@@ -93,17 +94,21 @@ func encFloat32(e *encoder, v reflect.Value) error {
 	// Value.Float converts, which would change the bits of a signalling NaN.
 	bits := *(*uint32)(v.Addr().UnsafePointer())
 	e.buf = binary.BigEndian.AppendUint32(append(e.buf, wireFloat32), bits)
-	return nil
+	return e.finite(v.Float())
 }
 
 func encFloat64(e *encoder, v reflect.Value) error {
 	e.buf = binary.BigEndian.AppendUint64(append(e.buf, wireFloat64), math.Float64bits(v.Float()))
-	return nil
+	return e.finite(v.Float())
 }
 
 // encString encodes text that is not UTF-8 as bytes: CBOR text must be.
 func encString(e *encoder, v reflect.Value) error {
 	s := v.String()
+	if e.json {
+		e.textJSON(unsafe.Slice(unsafe.StringData(s), len(s)))
+		return nil
+	}
 	major := byte(majorText)
 	if len(s) < SegmentMin && !utf8.ValidString(s) {
 		major = majorBytes
@@ -264,7 +269,11 @@ func encBinary(e *encoder, v reflect.Value) error {
 
 func encMarshalText(e *encoder, v reflect.Value) error {
 	b, err := own("MarshalText", v.Type(), v.Addr().Interface().(encoding.TextMarshaler).MarshalText)
-	if err == nil {
+	switch {
+	case err != nil:
+	case e.json:
+		e.textJSON(b)
+	default:
 		e.bytes(majorBytes, b)
 	}
 	return err

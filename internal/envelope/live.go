@@ -280,7 +280,7 @@ const inlineText = SegmentMin / 2
 
 // EncodeError encodes err, which may be nil, after prefix.
 func EncodeError(prefix []byte, err error, errs *Errors) []byte {
-	r := &Response{newEncoder(errs, math.MaxInt64)}
+	r := &Response{e: newEncoder(errs, math.MaxInt64)}
 	r.e.buf = append(r.e.buf, prefix...)
 	n := len(r.e.buf)
 	if bad := r.e.error(err); bad != nil || len(r.e.segments) > 0 {
@@ -383,7 +383,7 @@ func ParseUpcall(b []byte) (call uint64, kind Upcall, object uint64, n int, err 
 
 // EncodePanic encodes a panic after prefix.
 func EncodePanic(prefix []byte, p Panic) []byte {
-	r := &Response{newEncoder(nil, math.MaxInt64)}
+	r := &Response{e: newEncoder(nil, math.MaxInt64)}
 	r.e.buf = append(r.e.buf, prefix...)
 	r.e.runText(p.Value[:min(len(p.Value), inlineText)])
 	r.e.runText(p.Stack[:min(len(p.Stack), inlineText)])

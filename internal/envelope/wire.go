@@ -186,6 +186,8 @@ func kindOf(c byte) string {
 		return "a bool"
 	case wireFloat32, wireFloat64:
 		return "a float"
+	case majorTag<<5 | 27:
+		return "a number that is no integer" // of JSON
 	}
 	switch c >> 5 {
 	case majorUint, majorInt:

@@ -130,6 +130,10 @@ func (b *batcher[In, Out]) bind(fn func(context.Context, []In) ([]Result[Out], e
 			out.Failed(err)
 			return
 		}
+		if err := fillTags(ctx, b.fn.name, &items); err != nil {
+			out.Failed(err)
+			return
+		}
 		results, ours, err := b.checked(ctx, items, fn)
 		switch {
 		case ours:
@@ -208,6 +212,9 @@ func (b *batcher[In, Out]) isolate(limit int64, out *envelope.Response, results 
 // call is [Func.Call] of a batch function.
 func (b *batcher[In, Out]) call(ctx context.Context, h *handle, args *In) (Out, error) {
 	var zero Out
+	if err := fillDefaults(b.fn.name, args); err != nil {
+		return zero, err
+	}
 	if b.fn.decl.Validate != nil {
 		if err := b.fn.decl.Validate(*args); err != nil {
 			return zero, invalid(b.fn.name, err)

@@ -53,7 +53,7 @@ var rules = []rule{
 	{pkg: "internal/pb/...", project: []string{"internal/pb/..."}, foreign: []string{connect, protobuf}},
 	{pkg: "internal/envd", project: []string{errdefs, "internal/pb/..."}, foreign: []string{connect, protobuf}},
 	{pkg: "internal/sbtest", project: []string{"sandboxfn"}, foreign: []string{"go.uber.org/goleak"}},
-	{pkg: "internal/acceptance/...", project: []string{"sandboxfn", "sandboxfn/validate", "internal/acceptance/fns"}},
+	{pkg: "internal/acceptance/...", project: []string{"sandboxfn", "sandboxfn/validate", "internal/acceptance/..."}},
 	{pkg: "providers", project: []string{errdefs}},
 	{pkg: "providers/local", project: []string{
 		"providers", errdefs, "runtime/...", "internal/artifact", "internal/nsinit", "internal/version",

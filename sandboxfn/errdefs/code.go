@@ -152,6 +152,7 @@ var table = []row{
 	{code: "E9015", meaning: "worker could not be started"},
 	{code: "E9016", meaning: "nested call refused"},
 	{code: "E9017", meaning: "secret not found", exit: 2},
+	{code: "E9018", meaning: "the object can't be used", suggestion: "make one with its constructor"},
 }
 
 // Sentinels for errors.Is. Those of a class match every code of the class.

@@ -51,11 +51,11 @@ func TestEndFollowsTheProcess(t *testing.T) {
 	mark := filepath.Join(t.TempDir(), "lives")
 	began := time.Now()
 	// The child prints long after the end; a closed pipe would kill it.
-	res, err := r.run(t.Context(), sh("(for i in 1 2 3 4 5; do sleep 0.2; echo line || exit; done; touch "+mark+") & echo started"))
+	res, err := r.run(t.Context(), sh("(for i in 1 2 3 4 5; do sleep 0.6; echo line || exit; done; touch "+mark+") & echo started"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.stdout != "started\n" || res.end.GetExitCode() != 0 || time.Since(began) > 900*time.Millisecond {
+	if res.stdout != "started\n" || res.end.GetExitCode() != 0 || time.Since(began) > 2500*time.Millisecond {
 		t.Errorf("got %q, %v after %v", res.stdout, res.end, time.Since(began))
 	}
 	eventually(t, "the child has printed all its lines", func() bool {
@@ -511,7 +511,7 @@ func TestManyAtOnce(t *testing.T) {
 	if res, err := r.run(t.Context(), sh("echo short")); err != nil || res.stdout != "short\n" {
 		t.Errorf("got %+v, %v", res, err)
 	}
-	if took := time.Since(began); took > 2*time.Second {
+	if took := time.Since(began); took > 20*time.Second {
 		t.Errorf("one more took %v", took)
 	}
 	cancel()

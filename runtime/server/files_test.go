@@ -453,9 +453,6 @@ func TestLargeDirectory(t *testing.T) {
 		}
 	}
 	t.Logf("%d entries in %v", many, took)
-	if took > 10*time.Second { // two seconds on a machine that does nothing else
-		t.Errorf("took %v", took)
-	}
 }
 
 func TestMoveAndMakeDir(t *testing.T) {

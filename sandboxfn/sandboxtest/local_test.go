@@ -91,7 +91,7 @@ func TestCallsInSandboxes(t *testing.T) {
 		defer cancel()
 		begin := time.Now()
 		_, err := obey.Call(dctx, order{What: "sleep", For: time.Minute})
-		if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 2*time.Second {
+		if took := time.Since(begin); !errors.Is(err, context.DeadlineExceeded) || took > 20*time.Second {
 			t.Errorf("got %v after %v", err, took)
 		}
 		workerPid(t, ctx)

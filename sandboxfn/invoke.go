@@ -1,8 +1,10 @@
 package sandboxfn
 
 import (
+	"cmp"
 	"context"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"os"
 	"reflect"
@@ -29,6 +31,8 @@ type setup struct {
 	pool           *pool
 	stdout, stderr io.Writer
 	secrets        SecretSource
+	tracer         Tracer       // nil: the program's
+	records        *slog.Logger // of functions; nil: slog.Default
 	order          order[*poolWorker]
 	ordered        sync.Once // order is set
 }
@@ -41,12 +45,12 @@ func call[A, R any](ctx context.Context, h *handle, args *A) (R, error) {
 	}
 	if fn.decl.Validate != nil {
 		if err := fn.decl.Validate(*args); err != nil {
-			return zero, invalid(fn.name, err)
+			return zero, informed(invalid(fn.name, err), CallInfo{Function: fn.id})
 		}
 	}
 	ours, err := h.call(ctx, args, &result)
 	if ours {
-		return zero, err
+		return zero, informed(err, CallInfo{Function: fn.id})
 	}
 	return result, err
 }
@@ -68,6 +72,9 @@ func (h *handle) callChecked(ctx context.Context, args, result any) (ours bool, 
 // result points. ours says that err is not the function's own.
 func (h *handle) call(ctx context.Context, args, result any) (ours bool, err error) {
 	fn := h.fn
+	if fake := worker.FakeOf(ctx, fn.id); fake != nil {
+		return false, fake(ctx, args, result)
+	}
 	if err := fn.ready(); err != nil {
 		return true, err
 	}
@@ -91,12 +98,16 @@ func (h *handle) call(ctx context.Context, args, result any) (ours bool, err err
 	}
 	for range runs {
 		fn.clear(result)
-		l := &lent{}
+		ctx, t := s.follow(ctx)
+		l := &lent{trail: t}
 		if ours, err = s.callWith(ctx, l, args, result); err != nil {
 			l.end(err)
 		} else if err = l.end(nil); err != nil {
 			fn.clear(result)
-			return true, err
+			return true, t.informed(err)
+		}
+		if ours {
+			err = t.informed(err)
 		}
 		if ours {
 			return true, err
@@ -114,6 +125,7 @@ func (s *setup) callWith(ctx context.Context, l *lent, args, result any) (ours b
 	defer p.Release()
 	for attempt, moves := 0, 0; ; {
 		d, v, err := s.once(ctx, p, l, result)
+		l.trail.left(cmp.Or(err, d.Err))
 		switch {
 		case !l.untouched(): // what it had of the caller is not there a second time
 		case v == notStarted && ctx.Err() == nil && moves < maxMoves:
@@ -137,10 +149,12 @@ func (s *setup) callWith(ctx context.Context, l *lent, args, result any) (ours b
 // encode encodes the request of a call.
 func (s *setup) encode(ctx context.Context, l *lent, args any) (envelope.Payload, error) {
 	limit := int64(s.opts.MaxPayload)
-	r := envelope.Request{ID: s.fn.id, MaxPayload: limit, Live: l, Shared: s.shared()}
+	r := envelope.Request{ID: s.fn.id, MaxPayload: limit, Live: l, Shared: s.shared(), JSON: s.opts.Codec == CodecJSON}
 	if s.opts.Nested != NestedCaller {
 		r.Meta = append(r.Meta, metaNested, string(s.opts.Nested))
 	}
+	r.Meta = s.logMeta(ctx, r.Meta)
+	r.Meta = l.trail.appendMeta(r.Meta)
 	return envelope.EncodeRequest(r, s.fn.args, knownErrors(), args, limit)
 }
 
@@ -166,6 +180,7 @@ func (s *setup) once(ctx context.Context, p envelope.Payload, l *lent, result an
 		return envelope.Decoded{}, gaveUp, err // nothing that another worker could do better
 	}
 	w.outputTo(s, w.out, w.err)
+	l.trail.at(w.workerConn)
 	p.SetTimeout(remaining(ctx, s.opts.Timeout))
 	h, answer, v, err := w.attempt(ctx, s, p, l)
 	switch v {
@@ -181,7 +196,7 @@ func (s *setup) once(ctx context.Context, p envelope.Payload, l *lent, result an
 	d, err := envelope.DecodeResponse(answer, s.fn.res, knownErrors(), l, result)
 	w.deliver(ctx, d.Counters)
 	if err != nil || d.Outcome == envelope.Panicked {
-		w.discard() // what it is in now is not known
+		w.drain() // what it is in now is not known
 	} else {
 		w.release(s)
 	}
@@ -242,7 +257,10 @@ func wait(ctx context.Context, b Backoff, attempt int) bool {
 // setup returns what calls of h need under the client, or the mode, of ctx. It
 // is kept with the handle.
 func (h *handle) setup(ctx context.Context) (*setup, error) {
-	mode := worker.ModeOf(ctx)
+	mode, err := modeOf(ctx)
+	if err != nil {
+		return nil, err
+	}
 	var c *Client
 	var set *poolSet
 	if mode != nil {
@@ -267,8 +285,12 @@ func (h *handle) setup(ctx context.Context) (*setup, error) {
 	if calledMain.Load() {
 		s.unit = everything
 	}
-	s.stdout, s.stderr = os.Stdout, os.Stderr
+	s.stdout, s.stderr, s.tracer = os.Stdout, os.Stderr, o.Tracer
 	if c != nil {
+		s.records = c.records
+		if s.tracer == nil {
+			s.tracer = c.opts.Tracer
+		}
 		s.stdout, s.stderr = c.opts.Stdout, c.opts.Stderr
 	}
 	switch o.Log {
@@ -280,7 +302,7 @@ func (h *handle) setup(ctx context.Context) (*setup, error) {
 			s.stderr = o.Stderr
 		}
 	case LogSlog:
-		s.stdout, s.stderr = lineLogger{h.fn.id, "stdout"}, lineLogger{h.fn.id, "stderr"}
+		s.stdout, s.stderr = lineLogger{s.records, h.fn.id, "stdout"}, lineLogger{s.records, h.fn.id, "stderr"}
 	case LogDiscard:
 		s.stdout, s.stderr = io.Discard, io.Discard
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -17,10 +18,12 @@ import (
 
 // launch starts a worker and checks that it is one of this program. What was
 // started of one that fails is ended again.
-func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
+func (p *pool) launch(ctx context.Context, s *setup) (_ *poolWorker, err error) {
 	late := errdefs.New("E9015", s.name, "no worker within "+s.opts.StartupTimeout.String()+" (startup_timeout)")
 	ctx, cancel := context.WithTimeoutCause(ctx, s.opts.StartupTimeout, late)
 	defer cancel()
+	ctx, span := s.span(ctx, spanStart, slog.String(attrFunction, s.fn.id))
+	defer func() { span.end(err) }()
 	out, stderr := newSink("standard output"), newSink("standard error")
 	w := &poolWorker{pool: p, setup: s, over: make(chan struct{})}
 	w.outputTo(s, out, stderr)
@@ -34,6 +37,7 @@ func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
 	}
 	w.made = m
 	w.workerConn = newWorkerConn(m.conn, m.proc, out, stderr)
+	w.logs.named(m)
 	if m.attach != nil {
 		m.attach(w.workerConn)
 	}
@@ -55,8 +59,11 @@ func (p *pool) launch(ctx context.Context, s *setup) (*poolWorker, error) {
 	return w, nil
 }
 
-// outputTo directs what the worker writes to where the options of s say.
+// outputTo directs what the worker writes to where the options of s say: those of
+// the call that began last, where several run at once.
 func (w *poolWorker) outputTo(s *setup, out, stderr *sink) {
+	w.outMu.Lock()
+	defer w.outMu.Unlock()
 	ts := &w.pool.set.targets
 	for _, x := range []struct {
 		sink *sink
@@ -164,7 +171,9 @@ func (m *sandboxMaker) start(ctx context.Context, s *setup, stdout, stderr func(
 	}
 	token := newToken()
 	start := func() (*workerProc, error) {
-		path, err := sb.ensureArtifact(ctx, file)
+		uploading, span := s.span(ctx, spanUpload)
+		path, err := sb.ensureArtifact(uploading, file)
+		span.end(err, slog.String(attrSandbox, sb.ID()))
 		if err != nil {
 			return nil, &stepError{"upload", err}
 		}
@@ -200,7 +209,7 @@ func (m *sandboxMaker) start(ctx context.Context, s *setup, stdout, stderr func(
 		return nil, err
 	}
 	return &made{
-		conn: proc.conn, proc: proc, token: token, digest: file.Digest,
+		conn: proc.conn, proc: proc, token: token, digest: file.Digest, sandbox: sb.ID(),
 		end:    func(context.Context) error { return sb.Close() },
 		extend: func(ctx context.Context) (time.Duration, error) { return extend(ctx, sb) },
 	}, nil

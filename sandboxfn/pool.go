@@ -69,6 +69,7 @@ type made struct {
 	conn          net.Conn
 	proc          workerHandle
 	token, digest string
+	sandbox       string // its id; empty: there is none
 	attach        func(*workerConn)                                     // tells the maker of the connection; may be nil
 	end           func(context.Context) error                           // ends what holds the worker
 	extend        func(context.Context) (next time.Duration, err error) // moves the end of that; nil: it has none
@@ -171,7 +172,8 @@ type poolWorker struct {
 	over   chan struct{} // closed when it has been ended
 	endErr error         // what went wrong then; valid after over
 
-	stdout, stderr *target // where its output goes; used by the call that has it
+	outMu          sync.Mutex
+	stdout, stderr *target // where its output goes; guarded by outMu
 }
 
 func (w *poolWorker) state() *stockState { return &w.st }

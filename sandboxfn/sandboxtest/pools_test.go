@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/sandboxtest"
@@ -112,6 +113,100 @@ func TestFresh(t *testing.T) {
 			seen[pid] = true
 		}
 	})
+}
+
+// meeting counts the calls that are in this worker now.
+var meeting struct {
+	sync.Mutex
+	in, most int
+	changed  chan struct{}
+}
+
+// meet returns when n calls are in the worker at once, with its pid and the most
+// that ever were. It panics when told to, after that.
+var meet = declare("meet", func(ctx context.Context, n int) (string, error) {
+	m := &meeting
+	m.Lock()
+	if m.changed == nil {
+		m.changed = make(chan struct{})
+	}
+	m.in++
+	m.most = max(m.most, m.in)
+	close(m.changed)
+	m.changed = make(chan struct{})
+	for m.most < n {
+		changed := m.changed
+		m.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return "", ctx.Err()
+		}
+		m.Lock()
+	}
+	m.in--
+	defer m.Unlock()
+	return fmt.Sprint(os.Getpid(), " ", m.most), nil
+})
+
+// As many calls as Concurrency says are in one worker at once, and not more.
+func TestConcurrency(t *testing.T) {
+	inBoth(t, func(t *testing.T, ctx context.Context) {
+		const n = 8
+		f := meet.With(sandboxfn.Options{Concurrency: n, Workers: sandboxfn.Workers{Max: 2}, Timeout: 10 * time.Second})
+		answers := make([]string, 2*n)
+		var wg sync.WaitGroup
+		for i := range answers {
+			wg.Go(func() {
+				var err error
+				if answers[i], err = f.Call(ctx, n); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		workers := map[string]int{}
+		for _, a := range answers {
+			workers[a]++
+		}
+		for a := range workers {
+			if !strings.HasSuffix(a, fmt.Sprint(" ", n)) {
+				t.Errorf("a worker and the calls in it: %s", a)
+			}
+		}
+	})
+}
+
+// A panic ends the worker after its other calls; a call that ignores the end of
+// its context takes the others with it.
+func TestConcurrencyAndFaults(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	o := sandboxfn.Options{Concurrency: 3, Grace: 200 * time.Millisecond, Stderr: io.Discard}
+	f := obey.With(o)
+	first, err := f.Call(ctx, order{What: "pid"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	slow := f.Spawn(ctx, order{What: "sleep", For: 500 * time.Millisecond})
+	if _, err := f.Call(ctx, order{What: "panic"}); !errors.Is(err, sandboxfn.ErrPanic) {
+		t.Errorf("got %v", err)
+	}
+	next, err := f.Call(ctx, order{What: "pid"})
+	if err != nil || next == first {
+		t.Errorf("after a panic: worker %s and then %s, %v", first, next, err)
+	}
+	if _, err := slow.Wait(ctx); err != nil {
+		t.Errorf("a call beside one that panicked: %v", err)
+	}
+	other := f.Spawn(ctx, order{What: "sleep", For: time.Minute})
+	cctx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if _, err := f.Call(cctx, order{What: "sleep", For: time.Minute}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := other.Wait(ctx); !errors.Is(err, sandboxfn.ErrWorkerLost) {
+		t.Errorf("a call beside one that was killed: %v", err)
+	}
 }
 
 func TestUserAndWorkDir(t *testing.T) {

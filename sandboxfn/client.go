@@ -50,13 +50,17 @@ type ClientOptions struct {
 	// negative: never.
 	KeepAlive time.Duration
 
-	// Logger receives debug records of each hop and warnings. Nil discards them,
-	// unless SANDBOX_DEBUG is on: then they go to standard error.
+	// Logger receives debug records of each hop and warnings, and what functions
+	// log with slog. Nil discards the former, unless SANDBOX_DEBUG is on: then they
+	// go to standard error; the latter goes to slog.Default then.
 	Logger *slog.Logger
 
 	// Secrets gives the values of the secrets that functions ask for. Nil: the
 	// environment of this process.
 	Secrets SecretSource
+
+	// Tracer follows calls. Nil: that of the program, see [SetTracer].
+	Tracer Tracer
 
 	// Stdout and Stderr are where functions' output goes. Nil: os.Stdout and
 	// os.Stderr.
@@ -68,6 +72,8 @@ type Client struct {
 	opts ClientOptions // with defaults
 	log  *slog.Logger
 	pool *poolSet
+
+	records *slog.Logger // of functions; nil: slog.Default
 
 	mu        sync.Mutex
 	providers map[string]providers.Provider // guarded by mu; opened so far
@@ -92,6 +98,9 @@ func NewClient(o *ClientOptions) (*Client, error) {
 		log:       opts.Logger,
 		providers: map[string]providers.Provider{},
 		handles:   map[*Sandbox]struct{}{},
+	}
+	if o != nil {
+		c.records = o.Logger
 	}
 	if _, err := c.provider(""); err != nil {
 		return nil, err

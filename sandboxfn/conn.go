@@ -50,6 +50,7 @@ type workerConn struct {
 	proc workerHandle
 
 	out, err *sink
+	logs     workerLogs
 
 	greeted bool // used by the goroutine that reads
 

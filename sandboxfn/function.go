@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
 
 // Generated1 is the version of the code that sandboxgen writes. Generated files
@@ -91,6 +93,9 @@ func bindAny[A, R any](f *function, fn func(context.Context, A) (R, error)) {
 //
 // A call runs at most once, unless the function is marked idempotent.
 func (f Func[A, R]) Call(ctx context.Context, args A) (R, error) {
+	if worker.FakeOf(ctx, f.h.fn.id) != nil {
+		return call[A, R](ctx, f.h, &args)
+	}
 	if b, ok := f.h.fn.batch.(*batcher[A, R]); ok {
 		return b.call(ctx, f.h, &args)
 	}

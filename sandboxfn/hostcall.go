@@ -87,6 +87,8 @@ func (w *workerConn) host(id uint64) *hostCall {
 // breaks the rules.
 func (w *workerConn) dispatch(m *frame.Message) error {
 	switch m.Type {
+	case frame.Log:
+		w.logRecord(m)
 	case frame.Upcall:
 		call, kind, object, n, err := envelope.ParseUpcall(m.Body)
 		if err != nil {

@@ -44,6 +44,7 @@ var knownErrors = sync.OnceValue(func() *envelope.Errors {
 func stdErrors() []ErrorEntry {
 	deadline := context.DeadlineExceeded // whose own type is not an error variable's
 	return []ErrorEntry{
+		ErrorType[*callError](),
 		Sentinel("io.EOF", &io.EOF),
 		Sentinel("io.ErrUnexpectedEOF", &io.ErrUnexpectedEOF),
 		Sentinel("io.ErrClosedPipe", &io.ErrClosedPipe),

@@ -1,6 +1,7 @@
 package sandboxfn
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,8 @@ import (
 // lent is what one call lends to its worker: callbacks, sequences, readers and
 // writers, by number. It also holds what the worker lends to the result.
 type lent struct {
+	trail *trail // of the call; nil: nobody follows it
+
 	mu    sync.Mutex
 	objs  []any               // guarded by mu
 	used  bool                // guarded by mu; by a worker, so the call can't begin again
@@ -112,6 +115,7 @@ func (l *lent) end(err error) error {
 			s.f.Close()
 		}
 	}
+	l.trail.end(cmp.Or(err, bad))
 	return bad
 }
 

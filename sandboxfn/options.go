@@ -148,6 +148,9 @@ type Options struct {
 	Codec      Codec   // of arguments and results; default CodecCBOR
 	Nested     Nested  // what a call from inside the function's sandbox does; default NestedCaller
 
+	// Tracer follows calls; nil means the client's.
+	Tracer Tracer
+
 	// Stdout and Stderr receive forwarded output; nil means the client's, which
 	// are os.Stdout and os.Stderr unless it says otherwise. Calls that run at
 	// once may share them: whole lines are written, one write at a time. What a
@@ -189,6 +192,9 @@ func (o Options) override(with Options) Options {
 	set(&o.MaxPayload, with.MaxPayload)
 	set(&o.Codec, with.Codec)
 	set(&o.Nested, with.Nested)
+	if with.Tracer != nil {
+		o.Tracer = with.Tracer
+	}
 	if with.Stdout != nil {
 		o.Stdout = with.Stdout
 	}

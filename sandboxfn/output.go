@@ -437,11 +437,18 @@ func (ts *targets) put(t *target) {
 }
 
 // lineLogger writes each line as a record.
-type lineLogger struct{ function, stream string }
+type lineLogger struct {
+	log              *slog.Logger // nil: slog.Default
+	function, stream string
+}
 
 func (l lineLogger) Write(b []byte) (int, error) {
+	log := l.log
+	if log == nil {
+		log = slog.Default()
+	}
 	for line := range bytes.Lines(b) {
-		slog.Default().Info(string(bytes.TrimRight(line, "\r\n")), "function", l.function, "stream", l.stream)
+		log.Info(string(bytes.TrimRight(line, "\r\n")), keyFunction, l.function, keyStream, l.stream)
 	}
 	return len(b), nil
 }

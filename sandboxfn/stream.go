@@ -97,9 +97,13 @@ func Pairs[T any](seq iter.Seq[T]) iter.Seq2[T, error] {
 func (f StreamFunc[A, T]) Stream(ctx context.Context, args A) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var zero T
+		if fake := worker.FakeOf(ctx, f.h.fn.id); fake != nil {
+			fakeStream(ctx, f.h.fn, fake, &args, yield)
+			return
+		}
 		s, err := startStream(ctx, f.h, &args)
 		if err != nil {
-			yield(zero, err)
+			yield(zero, informed(err, CallInfo{Function: f.h.fn.id}))
 			return
 		}
 		defer s.leave()
@@ -207,11 +211,12 @@ func startStream[A any](ctx context.Context, h *handle, args *A) (*stream, error
 	if ctx.Err() != nil {
 		return nil, ended(ctx, s.name, "before it began")
 	}
-	l := &lent{}
+	ctx, t := s.follow(ctx)
+	l := &lent{trail: t}
 	p, err := s.encode(ctx, l, args)
 	if err != nil {
 		l.end(err)
-		return nil, err
+		return nil, t.informed(err)
 	}
 	defer p.Release()
 	for attempt, moves := 0, 0; ; {
@@ -219,6 +224,7 @@ func startStream[A any](ctx context.Context, h *handle, args *A) (*stream, error
 		if err == nil {
 			return c, nil
 		}
+		l.trail.left(err)
 		switch {
 		case !l.untouched():
 		case v == notStarted && ctx.Err() == nil && moves < maxMoves:
@@ -231,7 +237,7 @@ func startStream[A any](ctx context.Context, h *handle, args *A) (*stream, error
 			}
 		}
 		l.end(err)
-		return nil, err
+		return nil, t.informed(err)
 	}
 }
 
@@ -242,6 +248,7 @@ func (s *setup) stream(ctx context.Context, p envelope.Payload, l *lent) (*strea
 		return nil, gaveUp, err
 	}
 	w.outputTo(s, w.out, w.err)
+	l.trail.at(w.workerConn)
 	p.SetTimeout(remaining(ctx, s.opts.Timeout))
 	c := &stream{ctx: ctx, s: s, w: w, l: l, begin: time.Now()}
 	var sctx context.Context
@@ -313,6 +320,7 @@ func (c *stream) finish() error {
 	switch v {
 	case answered:
 	case gaveUp:
+		err = c.l.trail.informed(err)
 		c.over, c.err = true, err
 		c.end()
 		c.w.showOutput(c.ctx)
@@ -321,7 +329,7 @@ func (c *stream) finish() error {
 		return err
 	default:
 		c.l.end(err)
-		return c.fail(err)
+		return c.fail(c.l.trail.informed(err))
 	}
 	c.over = true
 	c.h.close()
@@ -335,11 +343,15 @@ func (c *stream) finish() error {
 	} else {
 		c.w.release(c.s)
 	}
+	ours := err != nil
 	if err == nil {
-		_, err = c.s.fn.outcome(d)
+		ours, err = c.s.fn.outcome(d)
 	}
 	if c.ctx.Err() != nil && err != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)) {
-		err = ended(c.ctx, c.s.name, "while the function ran")
+		ours, err = true, ended(c.ctx, c.s.name, "while the function ran")
+	}
+	if ours {
+		err = c.l.trail.informed(err)
 	}
 	if bad := c.l.end(err); err == nil {
 		err = bad
@@ -417,7 +429,7 @@ func sendBytes(ctx context.Context, s *worker.Sender, r io.Reader) error {
 func openReader[A any](ctx context.Context, h *handle, args *A) (io.ReadCloser, error) {
 	s, err := startStream(ctx, h, args)
 	if err != nil {
-		return nil, err
+		return nil, informed(err, CallInfo{Function: h.fn.id})
 	}
 	if s.h.items.Empty() { // it has ended without a reader
 		if _, ok, err := s.next(); !ok {

@@ -60,6 +60,7 @@ var rules = []rule{
 	}, foreign: []string{xsys}},
 	{pkg: "sandboxfn/worker", project: []string{errdefs, "internal/frame", "internal/envelope"}},
 	{pkg: "sandboxfn/validate", project: []string{errdefs}, foreign: []string{"github.com/go-playground/validator/v10"}},
+	{pkg: "sandboxfn/sandboxotel", project: []string{"sandboxfn"}, foreign: []string{"go.opentelemetry.io/otel"}},
 	{pkg: "sandboxfn/sandboxtest", project: []string{"sandboxfn", errdefs, "sandboxfn/worker", "internal/frame", "internal/envelope", "internal/artifact"}, foreign: []string{xsys}},
 	{pkg: "sandboxfn", project: []string{
 		errdefs, "sandboxfn/worker", "providers", "providers/local",

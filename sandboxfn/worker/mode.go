@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 )
 
 // Mode says that calls under a context run without a sandbox. Package
@@ -29,6 +30,31 @@ func WithMode(ctx context.Context, m *Mode) context.Context {
 func ModeOf(ctx context.Context) *Mode {
 	m, _ := ctx.Value(modeKey{}).(*Mode)
 	return m
+}
+
+type fakeKey string
+
+// faked is set once there is a fake.
+var faked atomic.Bool
+
+// A Fake stands for a function: args points to its arguments, result to its
+// result.
+type Fake func(ctx context.Context, args, result any) error
+
+// WithFake returns a context under which calls of the function with an id are
+// made by f.
+func WithFake(ctx context.Context, id string, f Fake) context.Context {
+	faked.Store(true)
+	return context.WithValue(ctx, fakeKey(id), f)
+}
+
+// FakeOf returns what stands for the function with an id under ctx, or nil.
+func FakeOf(ctx context.Context, id string) Fake {
+	if !faked.Load() {
+		return nil
+	}
+	f, _ := ctx.Value(fakeKey(id)).(Fake)
+	return f
 }
 
 // Keep returns what make returned the first time; end is what Close calls for

@@ -243,6 +243,9 @@ func (s *server) begin(id, turn uint64, in *envelope.OpenedRequest) *running {
 		out: frame.NewWindow(), gone: make(chan struct{}),
 	}
 	c.ctx = newCallContext(in.Timeout, c)
+	if s.base == nil {
+		records.begin(in.Meta)
+	}
 	s.mu.Lock()
 	s.calls[id] = c
 	s.mu.Unlock()
@@ -262,6 +265,9 @@ func (s *server) forget(c *running) {
 // be read.
 func (s *server) run(c *running, in *envelope.OpenedRequest, bad error) {
 	out := envelope.NewResponse(s.errors, c.limit)
+	if in.JSON {
+		out.JSON()
+	}
 	out.Lend(c)
 	in.Borrow(c)
 	returned := false
@@ -283,7 +289,7 @@ func (s *server) run(c *running, in *envelope.OpenedRequest, bad error) {
 	case f == nil:
 		out.Failed(s.unknown(in.ID))
 	default:
-		f.Run(c.ctx, in, out)
+		f.Run(joined(c.ctx), in, out)
 	}
 	returned = true
 }
@@ -292,6 +298,7 @@ func (s *server) run(c *running, in *envelope.OpenedRequest, bad error) {
 // streams.
 func (s *server) answer(id uint64, out *envelope.Response) {
 	p := out.Finish(s.out.counters())
+	records.flush(s) // before the result of the call
 	if err := s.w.Write(&frame.Message{Type: frame.Result, ID: id, Body: p.Body, Segments: p.Segments}); err != nil {
 		s.end(err)
 	}

@@ -27,6 +27,7 @@ const (
 	EnvConn      = "SANDBOX_WORKER_FD"         // descriptor of the connection
 	EnvCounters  = "SANDBOX_WORKER_COUNTER_FD" // descriptor of the output counters
 	EnvDigest    = "SANDBOX_WORKER_DIGEST"     // of the executable
+	EnvScratch   = "SANDBOX_WORKER_SCRATCH"    // where files of calls go; not set: os.TempDir
 	minTokenSize = 16
 )
 
@@ -42,15 +43,15 @@ type Function struct {
 // launch is what the environment says.
 var launch = takeEnv()
 
-type settings struct{ unit, token, conn, counters, digest string }
+type settings struct{ unit, token, conn, counters, digest, scratch string }
 
 func takeEnv() settings {
 	unit, ok := os.LookupEnv(EnvUnit)
 	if !ok {
 		return settings{}
 	}
-	s := settings{unit, os.Getenv(EnvToken), os.Getenv(EnvConn), os.Getenv(EnvCounters), os.Getenv(EnvDigest)}
-	for _, name := range []string{EnvUnit, EnvToken, EnvConn, EnvCounters, EnvDigest} {
+	s := settings{unit, os.Getenv(EnvToken), os.Getenv(EnvConn), os.Getenv(EnvCounters), os.Getenv(EnvDigest), os.Getenv(EnvScratch)}
+	for _, name := range []string{EnvUnit, EnvToken, EnvConn, EnvCounters, EnvDigest, EnvScratch} {
 		os.Unsetenv(name)
 	}
 	for _, fd := range []string{s.conn, s.counters} {
@@ -60,6 +61,10 @@ func takeEnv() settings {
 	}
 	return s
 }
+
+// Scratch is a directory that goes with this worker; empty: it has none of its
+// own, and os.TempDir is meant.
+func Scratch() string { return launch.scratch }
 
 // Unit is what this process is to take over; empty in a process that is no
 // worker.
@@ -90,6 +95,7 @@ func run(l settings, fs []Function, errs *envelope.Errors) int {
 		fmt.Fprintf(os.Stderr, "sandboxfn: worker: %v\n", err)
 		return 2
 	}
+	records.open(s)
 	return s.serve()
 }
 

@@ -174,6 +174,9 @@ func (o Options) override(with Options) Options {
 	set(&o.Retries, with.Retries)
 	set(&o.Backoff, with.Backoff)
 	set(&o.Workers, with.Workers)
+	if with.Fresh {
+		o.Spare, o.Idle, o.Concurrency = 0, 0, 0
+	}
 	set(&o.Spare, with.Spare)
 	set(&o.Idle, with.Idle)
 	set(&o.Concurrency, with.Concurrency)

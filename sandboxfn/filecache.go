@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"sync"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
 
 // contents is what this worker has received of files, by what is in it: content
@@ -88,7 +90,7 @@ func (c *contentCache) fetch(w io.Writer, r io.Reader, size int64, sum [sha256.S
 	}
 	var keep *os.File
 	if size <= c.bytes {
-		f, err := os.CreateTemp("", "sandbox-content-")
+		f, err := os.CreateTemp(worker.Scratch(), "sandbox-content-")
 		if err == nil {
 			keep = f
 			os.Remove(f.Name())

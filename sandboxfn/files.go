@@ -16,6 +16,7 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
 
 // File is a file as an argument or a result of functions, wherever it stands in
@@ -60,7 +61,7 @@ type tempDir struct {
 }
 
 func newTempDir(owner *localFile) (*tempDir, error) {
-	path, err := os.MkdirTemp("", "sandbox-file-")
+	path, err := os.MkdirTemp(worker.Scratch(), "sandbox-file-")
 	if err != nil {
 		return nil, fileError("temporary folder", err)
 	}

@@ -89,6 +89,16 @@ func startProcess(s *setup, self artifact.Self, secrets map[string]Secret, token
 		return nil, os.NewSyscallError("socketpair", err)
 	}
 	ours, theirs := keep(os.NewFile(uintptr(pair[0]), "connection"), nil), keep(os.NewFile(uintptr(pair[1]), "connection"), nil)
+	// A worker that is killed removes nothing.
+	scratch, err := os.MkdirTemp("", "sandboxfn-worker-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			os.RemoveAll(scratch)
+		}
+	}()
 	counters, err := os.CreateTemp("", "sandboxfn-counters-")
 	if err != nil {
 		return nil, err
@@ -120,7 +130,7 @@ func startProcess(s *setup, self artifact.Self, secrets map[string]Secret, token
 	}
 	files = append(files, errW)
 	p.cmd = &exec.Cmd{
-		Path: self.Path, Args: []string{self.Name}, Dir: s.opts.WorkDir, Env: processEnv(s, secrets, token, self.Digest),
+		Path: self.Path, Args: []string{self.Name}, Dir: s.opts.WorkDir, Env: append(processEnv(s, secrets, token, self.Digest), worker.EnvScratch+"="+scratch),
 		Stdout: outW, Stderr: errW, ExtraFiles: []*os.File{theirs, counters},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
@@ -142,6 +152,7 @@ func startProcess(s *setup, self artifact.Self, secrets map[string]Secret, token
 		outR.SetReadDeadline(past)
 		errR.SetReadDeadline(past)
 		pumps.Wait()
+		removeTree(scratch)
 		syscall.Munmap(mem)
 		close(p.ended)
 	}()

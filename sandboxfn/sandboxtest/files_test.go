@@ -220,50 +220,55 @@ func left(t *testing.T, dir string) string {
 func TestPaths(t *testing.T) {
 	for name, mode := range bothModes {
 		t.Run(name, func(t *testing.T) {
-			ctx, dir, tmp := mode(t), t.TempDir(), t.TempDir()
+			tmp := t.TempDir()
 			t.Setenv("TMPDIR", tmp)
-			src, dst := write(t, filepath.Join(dir, "src.txt"), "text", 0o740), filepath.Join(dir, "dst.txt")
-			got, err := convertFunc.Call(ctx, convertArgs{Src: src, Dst: dst})
-			if err != nil || !strings.HasSuffix(got, "/src.txt -rwxr----- 1000000000") || strings.Contains(got, dir) {
-				t.Errorf("the function saw %q, %v", got, err)
-			}
-			info, err := os.Stat(dst)
-			if err != nil || info.Mode() != 0o640 || !info.ModTime().Equal(time.Unix(1e9, 5e8)) || read(t, dst) != "TEXT" {
-				t.Errorf("dst: %v, %v", info, err)
-			}
-			if read(t, src) != "text" {
-				t.Error("the function has changed the caller's file")
-			}
-			// The folder of the call is gone, whatever came of it.
-			path, _, _ := strings.Cut(got, " ")
-			if got, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-				t.Errorf("the folder of the call is still there: %v, %v", got, err)
-			}
-			for how, is := range map[string]error{"fail": errEmpty, "panic": sandboxfn.ErrPanic, "exit": sandboxfn.ErrWorkerLost, "wait": context.DeadlineExceeded, "escape": sandboxfn.ErrFileKind, "socket": sandboxfn.ErrFileKind} {
-				if how == "exit" && name == "in process" {
-					continue
-				}
-				f := convertFunc
-				if how == "wait" {
-					f = f.With(sandboxfn.Options{Timeout: 50 * time.Millisecond})
-				}
-				if _, err := f.Call(ctx, convertArgs{src, dst, how}); !errors.Is(err, is) {
-					t.Errorf("%s: %v", how, err)
-				}
-				if read(t, dst) != "TEXT" {
-					t.Errorf("%s has changed dst", how)
-				}
-			}
-			if _, err := convertFunc.Call(ctx, convertArgs{src, dst, "nothing"}); err != nil || read(t, dst) != "TEXT" {
-				t.Errorf("a function that writes nothing: %v", err)
-			}
-			if got := left(t, dir); got != "dst.txt src.txt" {
-				t.Errorf("left behind: %s", got)
-			}
-			if got := left(t, tmp); name == "in process" && got != "" {
+			t.Run("calls", func(t *testing.T) { testPaths(t, mode(t), name) })
+			if got := left(t, tmp); got != "" {
 				t.Errorf("left behind in TMPDIR: %s", got)
 			}
 		})
+	}
+}
+
+func testPaths(t *testing.T, ctx context.Context, name string) {
+	dir := t.TempDir()
+	src, dst := write(t, filepath.Join(dir, "src.txt"), "text", 0o740), filepath.Join(dir, "dst.txt")
+	got, err := convertFunc.Call(ctx, convertArgs{Src: src, Dst: dst})
+	if err != nil || !strings.HasSuffix(got, "/src.txt -rwxr----- 1000000000") || strings.Contains(got, dir) {
+		t.Errorf("the function saw %q, %v", got, err)
+	}
+	info, err := os.Stat(dst)
+	if err != nil || info.Mode() != 0o640 || !info.ModTime().Equal(time.Unix(1e9, 5e8)) || read(t, dst) != "TEXT" {
+		t.Errorf("dst: %v, %v", info, err)
+	}
+	if read(t, src) != "text" {
+		t.Error("the function has changed the caller's file")
+	}
+	// The folder of the call is gone, whatever came of it.
+	path, _, _ := strings.Cut(got, " ")
+	if got, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the folder of the call is still there: %v, %v", got, err)
+	}
+	for how, is := range map[string]error{"fail": errEmpty, "panic": sandboxfn.ErrPanic, "exit": sandboxfn.ErrWorkerLost, "wait": context.DeadlineExceeded, "escape": sandboxfn.ErrFileKind, "socket": sandboxfn.ErrFileKind} {
+		if how == "exit" && name == "in process" {
+			continue
+		}
+		f := convertFunc
+		if how == "wait" {
+			f = f.With(sandboxfn.Options{Timeout: 50 * time.Millisecond})
+		}
+		if _, err := f.Call(ctx, convertArgs{src, dst, how}); !errors.Is(err, is) {
+			t.Errorf("%s: %v", how, err)
+		}
+		if read(t, dst) != "TEXT" {
+			t.Errorf("%s has changed dst", how)
+		}
+	}
+	if _, err := convertFunc.Call(ctx, convertArgs{src, dst, "nothing"}); err != nil || read(t, dst) != "TEXT" {
+		t.Errorf("a function that writes nothing: %v", err)
+	}
+	if got := left(t, dir); got != "dst.txt src.txt" {
+		t.Errorf("left behind: %s", got)
 	}
 }
 

@@ -48,7 +48,7 @@ func deadline(ctx context.Context) (context.Context, context.CancelFunc) {
 
 // Table returns the cases in a fixed order. They can be run concurrently.
 func Table() []Case {
-	return slices.Concat(signatures(), data(), errorCases(), []Case{
+	return slices.Concat(signatures(), data(), errorCases(), live(), streams(), batches(), classes(), paths(), []Case{
 		{"predeclared names", func(ctx context.Context) (any, error) { return own.Plain(ctx), nil },
 			func(ctx context.Context) (any, error) { return own.Remote(ctx) }},
 		{"helpers", func(ctx context.Context) (any, error) { return helpers.Plain(ctx) },

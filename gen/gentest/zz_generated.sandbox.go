@@ -3,12 +3,17 @@
 package gentest
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
+	"embed"
 	"encoding/json"
+	"io"
+	"iter"
 	"math/big"
 	"net/netip"
 	"net/url"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"time"
@@ -30,29 +35,44 @@ var (
 	_ func(*big.Int, big.Rat, *big.Float, []big.Int) (*big.Int, big.Rat, *big.Float, []big.Int)                                                                         = bigs
 	_ func(context.Context, int, string, ...bool) (string, error)                                                                                                       = blank
 	_ func([]byte, Blob, [][]byte) ([]byte, Blob, [][]byte)                                                                                                             = byteSlices
+	_ func(context.Context, Progress, Lookup, func() string, func()) (string, error)                                                                                    = callBack
 	_ func(int, string) (string, error)                                                                                                                                 = checked
 	_ func(context.Context, string, string, int, int, int) (string, int, error)                                                                                         = contextAndAll
+	_ func(string, string, []string) (string, error)                                                                                                                    = convert
+	_ func(iter.Seq[string]) map[string]int                                                                                                                             = countAll
+	_ func(iter.Seq[int]) iter.Seq[int]                                                                                                                                 = doubled
+	_ func(io.Reader) ([]byte, error)                                                                                                                                   = drain
 	_ func(*Containers) (*Containers, error)                                                                                                                            = echoContainers
 	_ func(Numbers) (Numbers, error)                                                                                                                                    = echoNumbers
 	_ func(Report, error, ...error) (Report, []error, error)                                                                                                            = echoReport
 	_ func(Validated) (string, error)                                                                                                                                   = echoValidated
 	_ func(Stamped, []Stamped) (Stamped, []Stamped, error)                                                                                                              = embedded
 	_ func(string) (int, error)                                                                                                                                         = fail
+	_ func(Tagged, *Tagged) (Tagged, error)                                                                                                                             = fillIn
 	_ func(Page[int], Page[Page[string]], other.Pair[string, []byte], Alias, other.Ints) (Page[int], Page[Page[string]], other.Pair[string, []byte], Alias, other.Ints) = generics
+	_ func(...int) []sandboxfn.Result[Celsius]                                                                                                                          = halves
 	_ func(string, ...string) (string, error)                                                                                                                           = join
+	_ func(context.Context, []string) ([]int, error)                                                                                                                    = lengths
 	_ func(json.RawMessage, sql.NullString, sql.Null[int], *regexp.Regexp) (json.RawMessage, sql.NullString, sql.Null[int], *regexp.Regexp)                             = library
 	_ func(int) (int, string, []byte, bool)                                                                                                                             = manyResults
 	_ func(State, *State, Sealed, []Sealed, map[State]Sealed) (State, *State, Sealed, []Sealed, map[State]Sealed)                                                       = marshalers
+	_ func(string) (string, error)                                                                                                                                      = mounted
 	_ func(string) (int, bool, error)                                                                                                                                   = namedResults
 	_ func(netip.Addr, netip.Prefix, netip.AddrPort, url.URL, *url.URL) (netip.Addr, netip.Prefix, netip.AddrPort, url.URL, *url.URL)                                   = nets
 	_ func()                                                                                                                                                            = nothing
 	_ func(context.Context)                                                                                                                                             = onlyContext
 	_ func() error                                                                                                                                                      = onlyError
 	_ func() int                                                                                                                                                        = onlyResult
+	_ func(string, int) (io.ReadCloser, error)                                                                                                                          = open
+	_ func(string) io.ReadCloser                                                                                                                                        = openPlain
 	_ func(string, string, string) string                                                                                                                               = original
 	_ func(*int, *string, *Tree, []*int) (*int, *string, *Tree, []*int)                                                                                                 = pointers
 	_ func(*timestamppb.Timestamp) (*timestamppb.Timestamp, error)                                                                                                      = protos
+	_ func(iter.Seq[int], iter.Seq2[*Tree, error], int) (int, []Text, error)                                                                                            = pull
 	_ func(int) (int, error)                                                                                                                                            = resultAndError
+	_ func(int) iter.Seq[int]                                                                                                                                           = series
+	_ func(int) (iter.Seq[int], error)                                                                                                                                  = seriesOrNot
+	_ func(sandboxfn.File, string) (sandboxfn.File, error)                                                                                                              = stamp
 	_ func(context.Context, Outer, unexported, *other.Item, struct {
 		X int "json:\"x\""
 
@@ -64,8 +84,23 @@ var (
 	}, error) = structs
 	_ func(...int) int                                                                                            = sum
 	_ func(time.Time, time.Duration, *time.Time, []time.Time) (time.Time, time.Duration, *time.Time, []time.Time) = times
+	_ func(context.Context, ...string) iter.Seq2[*Tree, error]                                                    = trees
+	_ func(context.Context, []string, bool) (iter.Seq2[*Tree, error], error)                                      = treesOrNot
 	_ func(context.Context, int, string) int                                                                      = unnamed
+	_ func(io.Writer, io.Reader, int64) (int64, error)                                                            = upper
+	_ func(func(context.Context, *Tree) error) error                                                              = visit
+	_ func(*Job) ([]string, error)                                                                                = work
+	_ func(*counter, context.Context) error                                                                       = (*counter).enter
+	_ func(*counter)                                                                                              = (*counter).exit
+	_ func(*counter, []int) []int                                                                                 = (*counter).all
+	_ func(*counter, context.Context, int) (int, string, error)                                                   = (*counter).at
+	_ func(*counter, int) iter.Seq[int]                                                                           = (*counter).from
+	_ func(*title, func(string)) string                                                                           = (*title).Title
 )
+
+//go:embed all:testdata
+//go:embed testdata/words.txt
+var sandbox_files embed.FS
 
 // ExportedFunc is the handle of [ExportedRemote].
 var ExportedFunc = sandboxfn.Declare[int, int](sandboxfn.Decl{
@@ -193,6 +228,25 @@ func ByteSlices(ctx context.Context, a []byte, b Blob, c [][]byte) ([]byte, Blob
 	return r.R1, r.R2, r.R3, err
 }
 
+// CallBackArgs holds the arguments of [CallBack].
+type CallBackArgs struct {
+	Report Progress
+	Look   Lookup
+	Plain  func() string
+	None   func()
+}
+
+// CallBackFunc is the handle of [CallBack].
+var CallBackFunc = sandboxfn.Declare[CallBackArgs, string](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "callBack", Schema: "0158d9bb452005926b19b749bf189ee18224e31d6df0a93dfd7b560373b2a06b",
+	Params: []sandboxfn.Param{{Name: "report", Type: "Progress"}, {Name: "look", Type: "Lookup"}, {Name: "plain", Type: "func() string"}, {Name: "none", Type: "func()"}},
+})
+
+// CallBack runs callBack in a sandbox.
+func CallBack(ctx context.Context, report Progress, look Lookup, plain func() string, none func()) (string, error) {
+	return CallBackFunc.Call(ctx, CallBackArgs{report, look, plain, none})
+}
+
 // CheckedArgs holds the arguments of [Checked].
 type CheckedArgs struct {
 	N    int
@@ -236,6 +290,57 @@ var ContextAndAllFunc = sandboxfn.Declare[ContextAndAllArgs, ContextAndAllResult
 func ContextAndAll(ctx context.Context, name string, value string, a int, b int, c int) (string, int, error) {
 	r, err := ContextAndAllFunc.Call(ctx, ContextAndAllArgs{name, value, a, b, c})
 	return r.R1, r.R2, err
+}
+
+// ConvertArgs holds the arguments of [Convert].
+type ConvertArgs struct {
+	Src  string
+	Dst  string
+	More []string
+}
+
+// ConvertFunc is the handle of [Convert].
+var ConvertFunc = sandboxfn.Declare[ConvertArgs, string](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "convert", Schema: "01f38a1549c9fb1eb954d5620e130ac7ffdab7e32f4775f2c65796aaaef5bb78",
+	Params: []sandboxfn.Param{{Name: "src", Type: "string", In: true}, {Name: "dst", Type: "string", Out: true}, {Name: "more", Type: "[]string", In: true}},
+})
+
+// Convert runs convert in a sandbox.
+func Convert(ctx context.Context, src string, dst string, more []string) (string, error) {
+	return ConvertFunc.Call(ctx, ConvertArgs{src, dst, more})
+}
+
+// CountAllFunc is the handle of [CountAll].
+var CountAllFunc = sandboxfn.Declare[iter.Seq[string], map[string]int](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "countAll", Schema: "b16ee9da8ea8fb69422e8c726d4b2bee0832cf25f5153d13b74ed819e4ef3d8e",
+	Params: []sandboxfn.Param{{Name: "words", Type: "iter.Seq[string]"}},
+})
+
+// CountAll runs countAll in a sandbox.
+func CountAll(ctx context.Context, words iter.Seq[string]) (map[string]int, error) {
+	return CountAllFunc.Call(ctx, words)
+}
+
+// DoubledFunc is the handle of [Doubled].
+var DoubledFunc = sandboxfn.DeclareStream[iter.Seq[int], int](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "doubled", Schema: "74fc04f7624fb74100f9de5f0b9bdea427ab044f738c4ac80d9baa9d133699d5",
+	Params: []sandboxfn.Param{{Name: "in", Type: "iter.Seq[int]"}},
+})
+
+// Doubled runs doubled in a sandbox.
+func Doubled(ctx context.Context, in iter.Seq[int]) iter.Seq2[int, error] {
+	return DoubledFunc.Stream(ctx, in)
+}
+
+// DrainFunc is the handle of [Drain].
+var DrainFunc = sandboxfn.Declare[io.Reader, []byte](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "drain", Schema: "3d5a6312cf60bdeb490712dd56b46ec0941f02b9cd76c0c222b6770b30330659",
+	Params: []sandboxfn.Param{{Name: "r", Type: "io.Reader"}},
+})
+
+// Drain runs drain in a sandbox.
+func Drain(ctx context.Context, r io.Reader) ([]byte, error) {
+	return DrainFunc.Call(ctx, r)
 }
 
 // EchoContainersFunc is the handle of [EchoContainers].
@@ -332,6 +437,24 @@ func Fail(ctx context.Context, name string) (int, error) {
 	return FailFunc.Call(ctx, name)
 }
 
+// FillInArgs holds the arguments of [FillIn].
+type FillInArgs struct {
+	T Tagged
+	P *Tagged
+}
+
+// FillInFunc is the handle of [FillIn].
+var FillInFunc = sandboxfn.Declare[FillInArgs, Tagged](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "fillIn", Schema: "7d15c79560c3f81f2f780446ab6bfb1efc3750bb5eb42de5d3d980600768fe7d",
+	Params:  []sandboxfn.Param{{Name: "t", Type: "Tagged"}, {Name: "p", Type: "*Tagged"}},
+	Options: sandboxfn.Options{Env: map[string]string{"GENTEST_MODE": "fast"}},
+})
+
+// FillIn runs fillIn in a sandbox.
+func FillIn(ctx context.Context, t Tagged, p *Tagged) (Tagged, error) {
+	return FillInFunc.Call(ctx, FillInArgs{t, p})
+}
+
 // GenericsArgs holds the arguments of [Generics].
 type GenericsArgs struct {
 	A Page[int]
@@ -362,6 +485,18 @@ func Generics(ctx context.Context, a Page[int], b Page[Page[string]], c other.Pa
 	return r.R1, r.R2, r.R3, r.R4, r.R5, err
 }
 
+// HalvesFunc is the handle of [Halves].
+var HalvesFunc = sandboxfn.DeclareBatch[int, Celsius](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "halves", Schema: "53decdaa9cf3fccb4990110d0fb2246ea1271c61ddf4606c9909e85cb5c04c1d",
+	Params:  []sandboxfn.Param{{Name: "numbers", Type: "int"}},
+	Options: sandboxfn.Options{Batch: 2, BatchWait: time.Millisecond},
+})
+
+// Halves runs halves in a sandbox.
+func Halves(ctx context.Context, numbers int) (Celsius, error) {
+	return HalvesFunc.Call(ctx, numbers)
+}
+
 // JoinArgs holds the arguments of [Join].
 type JoinArgs struct {
 	Sep   string
@@ -377,6 +512,18 @@ var JoinFunc = sandboxfn.Declare[JoinArgs, string](sandboxfn.Decl{
 // Join runs join in a sandbox.
 func Join(ctx context.Context, sep string, parts ...string) (string, error) {
 	return JoinFunc.Call(ctx, JoinArgs{sep, parts})
+}
+
+// LengthsFunc is the handle of [Lengths].
+var LengthsFunc = sandboxfn.DeclareBatch[string, int](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "lengths", Schema: "980a944a7c164ac98bd4124731a6ab323dadb11256b2cd91e9ea977a706a9c6f",
+	Params:  []sandboxfn.Param{{Name: "texts", Type: "string"}},
+	Options: sandboxfn.Options{Batch: 4, BatchWait: 2 * time.Millisecond},
+})
+
+// Lengths runs lengths in a sandbox.
+func Lengths(ctx context.Context, texts string) (int, error) {
+	return LengthsFunc.Call(ctx, texts)
 }
 
 // LibraryArgs holds the arguments of [Library].
@@ -455,6 +602,18 @@ var MarshalersFunc = sandboxfn.Declare[MarshalersArgs, MarshalersResult](sandbox
 func Marshalers(ctx context.Context, a State, b *State, c Sealed, d []Sealed, e map[State]Sealed) (State, *State, Sealed, []Sealed, map[State]Sealed, error) {
 	r, err := MarshalersFunc.Call(ctx, MarshalersArgs{a, b, c, d, e})
 	return r.R1, r.R2, r.R3, r.R4, r.R5, err
+}
+
+// MountedFunc is the handle of [Mounted].
+var MountedFunc = sandboxfn.Declare[string, string](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "mounted", Schema: "2f283eeb029ddae0dde9f1b531b470b152560cb58cdcd9065a0beeb7873607b5",
+	Params:  []sandboxfn.Param{{Name: "path", Type: "string"}},
+	Options: sandboxfn.Options{Files: []sandboxfn.FileMount{{Remote: "/tmp/gentest/words", FS: sandbox_files, Name: "testdata/words.txt"}, {Remote: "/tmp/gentest/tree", FS: sandbox_files, Name: "testdata"}}},
+})
+
+// Mounted runs mounted in a sandbox.
+func Mounted(ctx context.Context, path string) (string, error) {
+	return MountedFunc.Call(ctx, path)
 }
 
 // NamedResultsResult holds the results of [NamedResults].
@@ -548,6 +707,34 @@ func OnlyResult(ctx context.Context) (int, error) {
 	return OnlyResultFunc.Call(ctx, sandboxfn.None{})
 }
 
+// OpenArgs holds the arguments of [Open].
+type OpenArgs struct {
+	Text string
+	N    int
+}
+
+// OpenFunc is the handle of [Open].
+var OpenFunc = sandboxfn.Declare[OpenArgs, io.ReadCloser](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "open", Schema: "6a722d2e14f46e92e34deca3a6d1f2c9171e746beb958a4242967eab81191f2a",
+	Params: []sandboxfn.Param{{Name: "text", Type: "string"}, {Name: "n", Type: "int"}},
+})
+
+// Open runs open in a sandbox.
+func Open(ctx context.Context, text string, n int) (io.ReadCloser, error) {
+	return OpenFunc.Call(ctx, OpenArgs{text, n})
+}
+
+// OpenPlainFunc is the handle of [OpenPlain].
+var OpenPlainFunc = sandboxfn.Declare[string, io.ReadCloser](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "openPlain", Schema: "f85cfaf3b6c9e252d9c79781f14172b4d619f5a535e5ff969c0a2dff48a3cb76",
+	Params: []sandboxfn.Param{{Name: "text", Type: "string"}},
+})
+
+// OpenPlain runs openPlain in a sandbox.
+func OpenPlain(ctx context.Context, text string) (io.ReadCloser, error) {
+	return OpenPlainFunc.Call(ctx, text)
+}
+
 // RenamedArgs holds the arguments of [Renamed].
 type RenamedArgs struct {
 	A  string
@@ -606,6 +793,31 @@ func Protos(ctx context.Context, t *timestamppb.Timestamp) (*timestamppb.Timesta
 	return ProtosFunc.Call(ctx, t)
 }
 
+// PullArgs holds the arguments of [Pull].
+type PullArgs struct {
+	Numbers iter.Seq[int]
+	Trees   iter.Seq2[*Tree, error]
+	First   int
+}
+
+// PullResult holds the results of [Pull].
+type PullResult struct {
+	Sum    int
+	Values []Text
+}
+
+// PullFunc is the handle of [Pull].
+var PullFunc = sandboxfn.Declare[PullArgs, PullResult](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "pull", Schema: "f25343a0a8f0f01ec4343075eb4b1182832ff03b0aee072aef46b45a51f65710",
+	Params: []sandboxfn.Param{{Name: "numbers", Type: "iter.Seq[int]"}, {Name: "trees", Type: "iter.Seq2[*Tree, error]"}, {Name: "first", Type: "int"}},
+})
+
+// Pull runs pull in a sandbox.
+func Pull(ctx context.Context, numbers iter.Seq[int], trees iter.Seq2[*Tree, error], first int) (int, []Text, error) {
+	r, err := PullFunc.Call(ctx, PullArgs{numbers, trees, first})
+	return r.Sum, r.Values, err
+}
+
 // ResultAndErrorFunc is the handle of [ResultAndError].
 var ResultAndErrorFunc = sandboxfn.Declare[int, int](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "resultAndError", Schema: "350a8f3c6dd2ac3d8255b7296ae10df6b09822e7e1825dcf7d1fe5132706e86a",
@@ -615,6 +827,45 @@ var ResultAndErrorFunc = sandboxfn.Declare[int, int](sandboxfn.Decl{
 // ResultAndError runs resultAndError in a sandbox.
 func ResultAndError(ctx context.Context, n int) (int, error) {
 	return ResultAndErrorFunc.Call(ctx, n)
+}
+
+// SeriesFunc is the handle of [Series].
+var SeriesFunc = sandboxfn.DeclareStream[int, int](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "series", Schema: "086fc79929307dd24257492641728d8ddd2e9e078cf5e806192f9816824c4007",
+	Params: []sandboxfn.Param{{Name: "n", Type: "int"}},
+})
+
+// Series runs series in a sandbox.
+func Series(ctx context.Context, n int) iter.Seq2[int, error] {
+	return SeriesFunc.Stream(ctx, n)
+}
+
+// SeriesOrNotFunc is the handle of [SeriesOrNot].
+var SeriesOrNotFunc = sandboxfn.DeclareStream[int, int](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "seriesOrNot", Schema: "34d43082a18be3ed7c1b3b3535a3c2421a512155db54ba9b6759bf8b3d566152",
+	Params: []sandboxfn.Param{{Name: "n", Type: "int"}},
+})
+
+// SeriesOrNot runs seriesOrNot in a sandbox.
+func SeriesOrNot(ctx context.Context, n int) iter.Seq2[int, error] {
+	return SeriesOrNotFunc.Stream(ctx, n)
+}
+
+// StampArgs holds the arguments of [Stamp].
+type StampArgs struct {
+	F    sandboxfn.File
+	Mark string
+}
+
+// StampFunc is the handle of [Stamp].
+var StampFunc = sandboxfn.Declare[StampArgs, sandboxfn.File](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "stamp", Schema: "9cab0289ab063b150b384476ea2fbecef55b263750f7ff0f2f1ba53a2c048e2c",
+	Params: []sandboxfn.Param{{Name: "f", Type: "sandboxfn.File"}, {Name: "mark", Type: "string"}},
+})
+
+// Stamp runs stamp in a sandbox.
+func Stamp(ctx context.Context, f sandboxfn.File, mark string) (sandboxfn.File, error) {
+	return StampFunc.Call(ctx, StampArgs{f, mark})
 }
 
 // StructsArgs holds the arguments of [Structs].
@@ -700,6 +951,34 @@ func Times(ctx context.Context, a time.Time, b time.Duration, c *time.Time, d []
 	return r.R1, r.R2, r.R3, r.R4, err
 }
 
+// TreesFunc is the handle of [Trees].
+var TreesFunc = sandboxfn.DeclareStream[[]string, *Tree](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "trees", Schema: "4b5a7d1681bdae96b11e44d0e9854d5653d56e88fbcc057409c4e5b44de55183",
+	Params: []sandboxfn.Param{{Name: "values", Type: "...string"}},
+})
+
+// Trees runs trees in a sandbox.
+func Trees(ctx context.Context, values ...string) iter.Seq2[*Tree, error] {
+	return TreesFunc.Stream(ctx, values)
+}
+
+// TreesOrNotArgs holds the arguments of [TreesOrNot].
+type TreesOrNotArgs struct {
+	Values []string
+	Fail   bool
+}
+
+// TreesOrNotFunc is the handle of [TreesOrNot].
+var TreesOrNotFunc = sandboxfn.DeclareStream[TreesOrNotArgs, *Tree](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "treesOrNot", Schema: "54e47072b7ef0c85a55148fb77a2654e9677fb6e23dcaddce4c177fa9aec811c",
+	Params: []sandboxfn.Param{{Name: "values", Type: "[]string"}, {Name: "fail", Type: "bool"}},
+})
+
+// TreesOrNot runs treesOrNot in a sandbox.
+func TreesOrNot(ctx context.Context, values []string, fail bool) iter.Seq2[*Tree, error] {
+	return TreesOrNotFunc.Stream(ctx, TreesOrNotArgs{values, fail})
+}
+
 // UnnamedArgs holds the arguments of [Unnamed].
 type UnnamedArgs struct {
 	Arg1 int
@@ -717,15 +996,177 @@ func Unnamed(ctx context.Context, arg1 int, arg2 string) (int, error) {
 	return UnnamedFunc.Call(ctx, UnnamedArgs{arg1, arg2})
 }
 
+// UpperArgs holds the arguments of [Upper].
+type UpperArgs struct {
+	W     io.Writer
+	R     io.Reader
+	Limit int64
+}
+
+// UpperFunc is the handle of [Upper].
+var UpperFunc = sandboxfn.Declare[UpperArgs, int64](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "upper", Schema: "83a7bedc744ae670c716672f97f98ad86aea509bc15afb27596ea9eea64c4f8f",
+	Params: []sandboxfn.Param{{Name: "w", Type: "io.Writer"}, {Name: "r", Type: "io.Reader"}, {Name: "limit", Type: "int64"}},
+})
+
+// Upper runs upper in a sandbox.
+func Upper(ctx context.Context, w io.Writer, r io.Reader, limit int64) (int64, error) {
+	return UpperFunc.Call(ctx, UpperArgs{w, r, limit})
+}
+
+// VisitFunc is the handle of [Visit].
+var VisitFunc = sandboxfn.Declare[func(context.Context, *Tree) error, sandboxfn.None](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "visit", Schema: "edee7e64a6161e56f0375476b382e72ccdea25c32141a4d51bdd64e74c2635bf",
+	Params: []sandboxfn.Param{{Name: "each", Type: "func(ctx context.Context, t *Tree) error"}},
+})
+
+// Visit runs visit in a sandbox.
+func Visit(ctx context.Context, each func(context.Context, *Tree) error) error {
+	_, err := VisitFunc.Call(ctx, each)
+	return err
+}
+
+// WorkFunc is the handle of [Work].
+var WorkFunc = sandboxfn.Declare[*Job, []string](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "work", Schema: "5a68060dfc6109dac4eee784537fa002d55d8b19987948ee96475352c8b1e15e",
+	Params: []sandboxfn.Param{{Name: "j", Type: "*Job"}},
+})
+
+// Work runs work in a sandbox.
+func Work(ctx context.Context, j *Job) ([]string, error) {
+	return WorkFunc.Call(ctx, j)
+}
+
+// CounterParams are the parameters of [NewCounter].
+type CounterParams struct {
+	// Name is part of what the counter says.
+	Name  string `validate:"required"`
+	Max   int
+	Start int `validate:"gte=0"`
+	Step  int `sandbox:"default=2"`
+}
+
+// CounterClass is the class of [Counter].
+var CounterClass = sandboxfn.DeclareClass[CounterParams](sandboxfn.ClassDecl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "counter", Schema: "22de4ecb61ba0192a45bfedf9daba7d0cdf84971f6b7edd0de895c3493f82d33",
+	Options:  sandboxfn.Options{Env: map[string]string{"GENTEST_UNIT": "m"}},
+	Validate: validate.Args("params", ""),
+})
+
+// Counter counts from a start.
+//
+// It is the handle of counter in a sandbox.
+type Counter struct {
+	sandboxfn.Object
+}
+
+// NewCounter returns a handle with the parameters p. What opts sets replaces what the directives say.
+func NewCounter(p CounterParams, opts *sandboxfn.Options) *Counter {
+	return &Counter{sandboxfn.NewObject(CounterClass, p, opts)}
+}
+
+var sandbox_counterAll = sandboxfn.DeclareBatchMethod[int, int](CounterClass, sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "counter.all", Schema: "3ec49fa0fd74bec25e9843da8aff1f86f40aff3ddd6691aa23d0ca25d05b0bd4",
+	Params:  []sandboxfn.Param{{Name: "numbers", Type: "int"}},
+	Options: sandboxfn.Options{Batch: 3, BatchWait: time.Millisecond},
+})
+
+// All runs counter.all in a sandbox.
+func (m *Counter) All(ctx context.Context, numbers int) (int, error) {
+	return m.AllFunc().Call(ctx, numbers)
+}
+
+// AllFunc is the handle of [Counter.All].
+func (m *Counter) AllFunc() sandboxfn.Func[int, int] {
+	return sandbox_counterAll.Of(m.Object)
+}
+
+// CounterAtResult holds the results of [Counter.At].
+type CounterAtResult struct {
+	R1 int
+	R2 string
+}
+
+var sandbox_counterAt = sandboxfn.DeclareMethod[int, CounterAtResult](CounterClass, sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "counter.at", Schema: "f791f4f65c46a3b80fda20bbd6a8c04e32d9628754191572a0859d954f6e95f3",
+	Params: []sandboxfn.Param{{Name: "n", Type: "int"}},
+})
+
+// At runs counter.at in a sandbox.
+func (m *Counter) At(ctx context.Context, n int) (int, string, error) {
+	r, err := m.AtFunc().Call(ctx, n)
+	return r.R1, r.R2, err
+}
+
+// AtFunc is the handle of [Counter.At].
+func (m *Counter) AtFunc() sandboxfn.Func[int, CounterAtResult] {
+	return sandbox_counterAt.Of(m.Object)
+}
+
+var sandbox_counterFrom = sandboxfn.DeclareStreamMethod[int, int](CounterClass, sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "counter.from", Schema: "a345fed025292c429a0b55549bfd8b1aea0c90db4922f9781b082c07fc77c9fb",
+	Params:   []sandboxfn.Param{{Name: "n", Type: "int"}},
+	Validate: validate.Args("n", "lte=100"),
+})
+
+// From runs counter.from in a sandbox.
+func (m *Counter) From(ctx context.Context, n int) iter.Seq2[int, error] {
+	return m.FromFunc().Stream(ctx, n)
+}
+
+// FromFunc is the handle of [Counter.From].
+func (m *Counter) FromFunc() sandboxfn.StreamFunc[int, int] {
+	return sandbox_counterFrom.Of(m.Object)
+}
+
+// TitleParams are the parameters of [NewTitle].
+type TitleParams struct {
+	Text string
+}
+
+// TitleClass is the class of [Title].
+var TitleClass = sandboxfn.DeclareClass[TitleParams](sandboxfn.ClassDecl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "title", Schema: "fc02b44a5b3244fa243bc1b102e46bbf9671b8954f981150b7e0dff62a734bda",
+})
+
+// Title is the handle of title in a sandbox.
+type Title struct {
+	sandboxfn.Object
+}
+
+// NewTitle returns a handle with the parameters p. What opts sets replaces what the directives say.
+func NewTitle(p TitleParams, opts *sandboxfn.Options) *Title {
+	return &Title{sandboxfn.NewObject(TitleClass, p, opts)}
+}
+
+var sandbox_titleTitle = sandboxfn.DeclareMethod[func(string), string](TitleClass, sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/gen/gentest", Name: "title.Title", Schema: "a8c459e9a9dd56da1b12876c677aa149cab696786eb499dbe03fb9b8ee6b7e85",
+	Params: []sandboxfn.Param{{Name: "each", Type: "func(string)"}},
+})
+
+// Title has a value receiver.
+//
+// It runs title.Title in a sandbox.
+func (m *Title) Title(ctx context.Context, each func(string)) (string, error) {
+	return m.TitleFunc().Call(ctx, each)
+}
+
+// TitleFunc is the handle of [Title.Title].
+func (m *Title) TitleFunc() sandboxfn.Func[func(string), string] {
+	return sandbox_titleTitle.Of(m.Object)
+}
+
 func init() {
 	sandboxfn.Errors("github.com/agent-sandbox/sandbox-go/gen/gentest",
 		sandboxfn.Sentinel("github.com/agent-sandbox/sandbox-go/gen/gentest.ErrSentinel", &ErrSentinel),
 		sandboxfn.Sentinel("github.com/agent-sandbox/sandbox-go/gen/gentest.errHidden", &errHidden),
+		sandboxfn.Sentinel("github.com/agent-sandbox/sandbox-go/gen/gentest.errOver", &errOver),
 		sandboxfn.ErrorType[*PointerError](),
 		sandboxfn.ErrorType[*ValueError](),
 		sandboxfn.ErrorType[ValueError](),
 		sandboxfn.ErrorType[*unexportedError](),
 		sandboxfn.ErrorType[unexportedError](),
+		sandboxfn.Sentinel("bytes.ErrTooLarge", &bytes.ErrTooLarge),
 		sandboxfn.Sentinel("database/sql.ErrConnDone", &sql.ErrConnDone),
 		sandboxfn.Sentinel("database/sql.ErrNoRows", &sql.ErrNoRows),
 		sandboxfn.Sentinel("database/sql.ErrTxDone", &sql.ErrTxDone),
@@ -737,6 +1178,9 @@ func init() {
 		sandboxfn.ErrorType[url.EscapeError](),
 		sandboxfn.ErrorType[*url.InvalidHostError](),
 		sandboxfn.ErrorType[url.InvalidHostError](),
+		sandboxfn.Sentinel("path/filepath.ErrBadPattern", &filepath.ErrBadPattern),
+		sandboxfn.Sentinel("path/filepath.SkipAll", &filepath.SkipAll),
+		sandboxfn.Sentinel("path/filepath.SkipDir", &filepath.SkipDir),
 		sandboxfn.ErrorType[*reflect.ValueError](),
 		sandboxfn.ErrorType[*time.ParseError](),
 	)
@@ -758,12 +1202,29 @@ func init() {
 		r.R1, r.R2, r.R3 = byteSlices(a.A, a.B, a.C)
 		return
 	})
+	sandboxfn.Bind(CallBackFunc, func(ctx context.Context, a CallBackArgs) (string, error) {
+		return callBack(ctx, a.Report, a.Look, a.Plain, a.None)
+	})
 	sandboxfn.Bind(CheckedFunc, func(ctx context.Context, a CheckedArgs) (string, error) {
 		return checked(a.N, a.Text)
 	})
 	sandboxfn.Bind(ContextAndAllFunc, func(ctx context.Context, a ContextAndAllArgs) (r ContextAndAllResult, err error) {
 		r.R1, r.R2, err = contextAndAll(ctx, a.Name, a.Value, a.A, a.B, a.C)
 		return
+	})
+	sandboxfn.Bind(ConvertFunc, func(ctx context.Context, a ConvertArgs) (string, error) {
+		return convert(a.Src, a.Dst, a.More)
+	})
+	sandboxfn.Bind(CountAllFunc, func(ctx context.Context, a iter.Seq[string]) (r map[string]int, err error) {
+		r = countAll(a)
+		return
+	})
+	sandboxfn.BindStream(DoubledFunc, func(ctx context.Context, a iter.Seq[int]) (r iter.Seq2[int, error], err error) {
+		r = sandboxfn.Pairs(doubled(a))
+		return
+	})
+	sandboxfn.Bind(DrainFunc, func(ctx context.Context, a io.Reader) ([]byte, error) {
+		return drain(a)
 	})
 	sandboxfn.Bind(EchoContainersFunc, func(ctx context.Context, a *Containers) (*Containers, error) {
 		return echoContainers(a)
@@ -785,12 +1246,22 @@ func init() {
 	sandboxfn.Bind(FailFunc, func(ctx context.Context, a string) (int, error) {
 		return fail(a)
 	})
+	sandboxfn.Bind(FillInFunc, func(ctx context.Context, a FillInArgs) (Tagged, error) {
+		return fillIn(a.T, a.P)
+	})
 	sandboxfn.Bind(GenericsFunc, func(ctx context.Context, a GenericsArgs) (r GenericsResult, err error) {
 		r.R1, r.R2, r.R3, r.R4, r.R5 = generics(a.A, a.B, a.C, a.D, a.E)
 		return
 	})
+	sandboxfn.BindBatchResults(HalvesFunc, func(ctx context.Context, a []int) (r []sandboxfn.Result[Celsius], err error) {
+		r = halves(a...)
+		return
+	})
 	sandboxfn.Bind(JoinFunc, func(ctx context.Context, a JoinArgs) (string, error) {
 		return join(a.Sep, a.Parts...)
+	})
+	sandboxfn.BindBatch(LengthsFunc, func(ctx context.Context, a []string) ([]int, error) {
+		return lengths(ctx, a)
 	})
 	sandboxfn.Bind(LibraryFunc, func(ctx context.Context, a LibraryArgs) (r LibraryResult, err error) {
 		r.R1, r.R2, r.R3, r.R4 = library(a.A, a.B, a.C, a.D)
@@ -803,6 +1274,9 @@ func init() {
 	sandboxfn.Bind(MarshalersFunc, func(ctx context.Context, a MarshalersArgs) (r MarshalersResult, err error) {
 		r.R1, r.R2, r.R3, r.R4, r.R5 = marshalers(a.A, a.B, a.C, a.D, a.E)
 		return
+	})
+	sandboxfn.Bind(MountedFunc, func(ctx context.Context, a string) (string, error) {
+		return mounted(a)
 	})
 	sandboxfn.Bind(NamedResultsFunc, func(ctx context.Context, a string) (r NamedResultsResult, err error) {
 		r.Length, r.Upper, err = namedResults(a)
@@ -828,6 +1302,13 @@ func init() {
 		r = onlyResult()
 		return
 	})
+	sandboxfn.Bind(OpenFunc, func(ctx context.Context, a OpenArgs) (io.ReadCloser, error) {
+		return open(a.Text, a.N)
+	})
+	sandboxfn.Bind(OpenPlainFunc, func(ctx context.Context, a string) (r io.ReadCloser, err error) {
+		r = openPlain(a)
+		return
+	})
 	sandboxfn.Bind(RenamedFunc, func(ctx context.Context, a RenamedArgs) (r string, err error) {
 		r = original(a.A, a.A2, a.A3)
 		return
@@ -839,8 +1320,23 @@ func init() {
 	sandboxfn.Bind(ProtosFunc, func(ctx context.Context, a *timestamppb.Timestamp) (*timestamppb.Timestamp, error) {
 		return protos(a)
 	})
+	sandboxfn.Bind(PullFunc, func(ctx context.Context, a PullArgs) (r PullResult, err error) {
+		r.Sum, r.Values, err = pull(a.Numbers, a.Trees, a.First)
+		return
+	})
 	sandboxfn.Bind(ResultAndErrorFunc, func(ctx context.Context, a int) (int, error) {
 		return resultAndError(a)
+	})
+	sandboxfn.BindStream(SeriesFunc, func(ctx context.Context, a int) (r iter.Seq2[int, error], err error) {
+		r = sandboxfn.Pairs(series(a))
+		return
+	})
+	sandboxfn.BindStream(SeriesOrNotFunc, func(ctx context.Context, a int) (r iter.Seq2[int, error], err error) {
+		s, err := seriesOrNot(a)
+		return sandboxfn.Pairs(s), err
+	})
+	sandboxfn.Bind(StampFunc, func(ctx context.Context, a StampArgs) (sandboxfn.File, error) {
+		return stamp(a.F, a.Mark)
 	})
 	sandboxfn.Bind(StructsFunc, func(ctx context.Context, a StructsArgs) (r StructsResult, err error) {
 		r.R1, r.R2, r.R3, r.R4, err = structs(ctx, a.O, a.U, a.L, a.Anonymous)
@@ -854,8 +1350,60 @@ func init() {
 		r.R1, r.R2, r.R3, r.R4 = times(a.A, a.B, a.C, a.D)
 		return
 	})
+	sandboxfn.BindStream(TreesFunc, func(ctx context.Context, a []string) (r iter.Seq2[*Tree, error], err error) {
+		r = trees(ctx, a...)
+		return
+	})
+	sandboxfn.BindStream(TreesOrNotFunc, func(ctx context.Context, a TreesOrNotArgs) (iter.Seq2[*Tree, error], error) {
+		return treesOrNot(ctx, a.Values, a.Fail)
+	})
 	sandboxfn.Bind(UnnamedFunc, func(ctx context.Context, a UnnamedArgs) (r int, err error) {
 		r = unnamed(ctx, a.Arg1, a.Arg2)
+		return
+	})
+	sandboxfn.Bind(UpperFunc, func(ctx context.Context, a UpperArgs) (int64, error) {
+		return upper(a.W, a.R, a.Limit)
+	})
+	sandboxfn.Bind(VisitFunc, func(ctx context.Context, a func(context.Context, *Tree) error) (r sandboxfn.None, err error) {
+		err = visit(a)
+		return
+	})
+	sandboxfn.Bind(WorkFunc, func(ctx context.Context, a *Job) ([]string, error) {
+		return work(a)
+	})
+	sandboxfn.BindClass(CounterClass,
+		func(p CounterParams) *counter {
+			return &counter{base: base{Name: p.Name}, Limits: &Limits{Max: p.Max}, Start: p.Start, Step: p.Step}
+		},
+		func(ctx context.Context, m *counter) error {
+			return m.enter(ctx)
+		},
+		func(ctx context.Context, m *counter) (_ error) {
+			m.exit()
+			return
+		},
+	)
+	sandboxfn.BindBatchMethod(sandbox_counterAll, func(ctx context.Context, m *counter, a []int) (r []int, err error) {
+		r = m.all(a)
+		return
+	})
+	sandboxfn.BindMethod(sandbox_counterAt, func(ctx context.Context, m *counter, a int) (r CounterAtResult, err error) {
+		r.R1, r.R2, err = m.at(ctx, a)
+		return
+	})
+	sandboxfn.BindStreamMethod(sandbox_counterFrom, func(ctx context.Context, m *counter, a int) (r iter.Seq2[int, error], err error) {
+		r = sandboxfn.Pairs(m.from(a))
+		return
+	})
+	sandboxfn.BindClass(TitleClass,
+		func(p TitleParams) *title {
+			return &title{Text: p.Text}
+		},
+		nil,
+		nil,
+	)
+	sandboxfn.BindMethod(sandbox_titleTitle, func(ctx context.Context, m *title, a func(string)) (r string, err error) {
+		r = m.Title(a)
 		return
 	})
 	sandboxfn.Takeover("github.com/agent-sandbox/sandbox-go/gen/gentest")

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"os"
@@ -139,6 +140,12 @@ func extractGolden(t *testing.T, path, dir string) bool {
 		name := strings.TrimPrefix(f.Name, "_want/")
 		if f.Name == name && outputs[name] {
 			continue // what an earlier run left
+		}
+		if strings.HasPrefix(name, "lib/") {
+			continue // stands for this module, which the workspace has
+		}
+		if name == "go.mod" {
+			f.Data, _, _ = bytes.Cut(f.Data, []byte("require github.com/agent-sandbox/sandbox-go "))
 		}
 		target := filepath.Join(dir, filepath.FromSlash(name))
 		if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {

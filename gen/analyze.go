@@ -3,6 +3,7 @@ package gen
 import (
 	"context"
 	"go/ast"
+	"go/build/constraint"
 	"go/token"
 	"go/types"
 	"regexp"
@@ -23,6 +24,11 @@ type model struct {
 	names      map[string]string // import path → name in the output
 	real       map[string]string // import path → the package's own name
 	coder      *typeCoder
+
+	takeover   string          // the unit of workers
+	variant    bool            // another file takes over
+	bare       bool            // there is nothing but the takeover
+	constraint constraint.Expr // nil: it is in every build
 }
 
 // empty reports whether there is nothing to generate.
@@ -122,13 +128,17 @@ type analysis struct {
 	ctx     context.Context // of the run: an analysis is one operation
 	g       *generator
 	dir     *sourceDir
+	unit    *unit
 	checked *checked
 	model   *model
 	faults  reporter
 	// taken are the names of the package's scope and who has them.
 	taken map[string]token.Pos
 	// wanted are all names this run produces, also for faulty functions.
-	wanted  map[string]bool
+	wanted map[string]bool
+	// outputs are the names that the output declares.
+	outputs map[string]token.Pos
+	others  []*analysis     // of files that go to the same builds
 	reasons map[string]bool // messages of faults in types, each once
 	tags    *tagChecker
 	// waiting are the compile errors about types that another package's output
@@ -138,14 +148,21 @@ type analysis struct {
 	invalid []*ast.FuncDecl
 }
 
-func newAnalysis(ctx context.Context, g *generator, d *sourceDir, c *checked) *analysis {
+func newAnalysis(ctx context.Context, g *generator, d *sourceDir, u *unit, c *checked) *analysis {
 	a := &analysis{
-		ctx: ctx, g: g, dir: d, checked: c,
+		ctx: ctx, g: g, dir: d, unit: u, checked: c,
 		faults:  reporter{fset: g.fset, dir: g.report.dir},
 		taken:   make(map[string]token.Pos),
 		wanted:  make(map[string]bool),
+		outputs: make(map[string]token.Pos),
 		reasons: make(map[string]bool),
-		model:   &model{path: c.info.path, name: c.info.name, coder: &typeCoder{redefined: make(map[string]bool)}},
+		model: &model{
+			path: c.info.path, name: c.info.name, takeover: u.takeover(c.info.path), variant: u.variant, bare: len(u.files) == 0, constraint: u.constraint,
+			coder: &typeCoder{redefined: make(map[string]bool), filesVar: u.filesVar()},
+		},
+	}
+	for name := range d.produced(u.side, u) {
+		a.wanted[name] = true
 	}
 	a.tags = newTagChecker(a)
 	return a
@@ -155,7 +172,7 @@ func newAnalysis(ctx context.Context, g *generator, d *sourceDir, c *checked) *a
 func (a *analysis) run() {
 	a.collectNames()
 	for _, p := range a.dir.functions() {
-		if !slices.Contains(a.checked.info.files, p.file) {
+		if !a.unit.owns(p.file) {
 			continue
 		}
 		if fn := a.function(p, nil); fn != nil {
@@ -164,7 +181,7 @@ func (a *analysis) run() {
 	}
 	slices.SortFunc(a.model.functions, func(x, y *function) int { return strings.Compare(x.name, y.name) })
 	for _, p := range a.dir.classes() {
-		if !slices.Contains(a.checked.info.files, p.file) {
+		if !a.unit.owns(p.file) {
 			continue
 		}
 		if c := a.class(p); c != nil {
@@ -186,8 +203,17 @@ func (a *analysis) run() {
 // report hands the faults over, with the compile errors that are not about
 // names this run is about to produce.
 func (a *analysis) report() {
-	wanted := false
+	wanted, elsewhere := false, false
+	// The faults of other files belong to the report about their unit, unless
+	// functions had to be left out because of them.
+	all := a.unit.side == plainSide && !a.unit.variant || len(a.invalid) > 0
 	for _, e := range a.checked.errors {
+		if more := strings.HasPrefix(e.Msg, "\t"); !more {
+			elsewhere = !all && !a.covers(e.Pos)
+		}
+		if elsewhere {
+			continue
+		}
 		pos := a.g.fset.Position(e.Pos)
 		pos.Filename = a.g.report.relative(pos.Filename)
 		if more, ok := strings.CutPrefix(e.Msg, "\t"); ok { // belongs to the error before it
@@ -210,6 +236,16 @@ func (a *analysis) report() {
 		}
 	}
 	a.g.report.list = append(a.g.report.list, a.faults.list...)
+}
+
+// covers reports whether pos lies in a file of the unit.
+func (a *analysis) covers(pos token.Pos) bool {
+	for _, f := range a.dir.files {
+		if f.ast.FileStart <= pos && pos <= f.ast.FileEnd {
+			return a.unit.covers(f)
+		}
+	}
+	return false
 }
 
 // inBody reports whether pos lies in the body of a function, where what is not
@@ -269,6 +305,9 @@ func (a *analysis) importProduces(pos token.Pos, name string) bool {
 			return path == ""
 		})
 	}
+	if a.unit.side == externalSide && path == strings.TrimSuffix(a.model.path, "_test") {
+		return a.dir.produced(testSide, nil)[name]
+	}
 	return path != "" && a.g.loader.produces(a.ctx, path)[name]
 }
 
@@ -285,6 +324,11 @@ func (a *analysis) collectNames() {
 			a.model.coder.redefined[name] = true
 		}
 	}
+	for _, other := range a.others {
+		for name, pos := range other.outputs {
+			a.take(name, pos)
+		}
+	}
 	// A name that a file gives to an import, or that a test declares, can't be
 	// the package's either.
 	for _, f := range a.dir.files {
@@ -298,7 +342,7 @@ func (a *analysis) collectNames() {
 				a.take(name, s.Pos())
 			}
 		}
-		if !f.test {
+		if !f.test || sideOf(f) == externalSide {
 			continue
 		}
 		for _, d := range f.ast.Decls {
@@ -349,21 +393,6 @@ func declared(d ast.Decl) []*ast.Ident {
 		return ids
 	}
 	return nil
-}
-
-// lateInits reports init functions that run after the takeover.
-func (a *analysis) lateInits() {
-	for _, f := range a.checked.info.files {
-		if f.name <= OutputFile {
-			continue
-		}
-		for _, d := range f.ast.Decls {
-			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && fn.Name.Name == "init" {
-				a.faults.add(fn.Name.Pos(), fn.Name.End(), "G032",
-					"init in a file that sorts after %s does not run before a worker starts; rename the file", OutputFile)
-			}
-		}
-	}
 }
 
 // function analyzes one annotated function, or method of class c; nil when it

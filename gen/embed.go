@@ -28,6 +28,7 @@ func (a *analysis) embed(o *directive.Options) {
 			a.faults.add(f.Pos, f.End, "G017", "option files: %s", problem)
 			continue
 		}
+		filesVar := a.unit.filesVar()
 		if at, taken := a.taken[filesVar]; taken {
 			a.faults.add(f.Pos, f.End, "G030", "%s is already declared at %s; names that start with sandbox_ belong to generated code", filesVar, a.faults.at(at))
 			return

@@ -13,7 +13,7 @@ import (
 
 // emit writes the output of a package; nil when nothing is to be generated.
 func emit(m *model) ([]byte, error) {
-	if m.empty() {
+	if m.empty() && !m.bare {
 		return nil, nil
 	}
 	e := &emitter{File: jen.NewFilePathName(m.path, m.name), model: m}
@@ -25,6 +25,9 @@ func emit(m *model) ([]byte, error) {
 		}
 	}
 	e.HeaderComment(header)
+	if m.constraint != nil {
+		e.HeaderComment("//go:build " + m.constraint.String())
+	}
 	e.version()
 	e.signatures()
 	e.embedded()
@@ -50,7 +53,8 @@ func emit(m *model) ([]byte, error) {
 		line, _, _ := strings.Cut(err.Error(), "\n")
 		return nil, fmt.Errorf("generated code is not valid: %s", line)
 	}
-	return groupImports(b.Bytes()), nil
+	src := bytes.Replace(b.Bytes(), []byte(header+"\n//go:build"), []byte(header+"\n\n//go:build"), 1) // as gofmt has it
+	return groupImports(src), nil
 }
 
 // emitter writes one file. Every method writes one kind of declaration.
@@ -117,7 +121,7 @@ func (e *emitter) embedded() {
 		}
 		e.Comment("//go:embed " + pattern)
 	}
-	e.Var().Id(filesVar).Qual("embed", "FS")
+	e.Var().Id(e.model.coder.filesVar).Qual("embed", "FS")
 	e.Line()
 }
 
@@ -411,7 +415,9 @@ func (e *emitter) init() {
 				e.binding(g, fn)
 			}
 		}
-		g.Qual(sandboxfnPath, "Takeover").Call(jen.Lit(e.model.path))
+		if !e.model.variant {
+			g.Qual(sandboxfnPath, "Takeover").Call(jen.Lit(e.model.takeover))
+		}
 	})
 }
 

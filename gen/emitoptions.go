@@ -179,7 +179,7 @@ func (w *optionWriter) files(list *[]directive.File) {
 	}
 	w.add("Files", jen.Index().Add(named("FileMount")).ValuesFunc(func(g *jen.Group) {
 		for _, f := range *list {
-			g.Values(jen.Id("Remote").Op(":").Lit(path.Clean(f.Remote)), jen.Id("FS").Op(":").Id(filesVar), jen.Id("Name").Op(":").Lit(path.Clean(f.Local)))
+			g.Values(jen.Id("Remote").Op(":").Lit(path.Clean(f.Remote)), jen.Id("FS").Op(":").Id(w.coder.filesVar), jen.Id("Name").Op(":").Lit(path.Clean(f.Local)))
 		}
 	}))
 }

@@ -46,8 +46,10 @@ type sourceFile struct {
 	sum        [sha256.Size]byte // of the text
 	err        error             // of the parser
 	test       bool
-	// constrained says that the file is not part of every build.
+	// constrained says that the file is not part of every build, constraint in
+	// which ones it is; nil: nobody knows.
 	constrained bool
+	constraint  constraint.Expr
 	embeds      bool // may name files that the output depends on
 }
 
@@ -93,7 +95,8 @@ func findDir(r *reporter, dir string) (*sourceDir, error) {
 		if f.ast == nil {
 			continue
 		}
-		f.constrained = namedForPlatform(name) || hasConstraint(f.ast)
+		f.constraint = fileConstraint(name, f.ast)
+		f.constrained = f.constraint != nil || namedForPlatform(name) || hasConstraint(f.ast)
 		d.files = append(d.files, f)
 	}
 	before := len(r.list)
@@ -316,10 +319,10 @@ func (d *sourceDir) place(r *reporter, f *sourceFile, line *directive.Line, g *a
 		return fail("G004", "//sandbox:%s can't stand on %s %s; it belongs on a %s", line.Kind, article, t.what, want)
 	case t.fn != nil && (t.fn.Name.Name == "init" && t.fn.Recv == nil || t.fn.Name.Name == "_"), t.spec != nil && t.spec.Name.Name == "_":
 		return fail("G004", "//sandbox:%s can't stand on %s, which nothing can call; it belongs on a %s", line.Kind, placeName(&placed{fn: t.fn, spec: t.spec}), want)
-	case f.test:
-		return fail("G004", "//sandbox:%s in a test file is not supported yet by this version; move it to a file that is not a test", line.Kind)
-	case f.constrained:
-		return fail("G004", "//sandbox:%s in a file with a build constraint is not supported yet by this version; move it to a file that is in every build", line.Kind)
+	case line.Kind == directive.Package && f.test:
+		return fail("G004", "//sandbox:package can't stand in a test file; move it to a file that is not a test")
+	case line.Kind == directive.Package && f.constrained:
+		return fail("G004", "//sandbox:package can't stand in a file with a build constraint; move it to a file that is in every build")
 	}
 	return &placed{file: f, lines: []*directive.Line{line}, fn: t.fn, spec: t.spec, doc: g}
 }
@@ -367,6 +370,7 @@ func (d *sourceDir) decode(r *reporter) {
 		pkg = p
 	}
 	d.joinClasses(r)
+	d.splitClasses(r)
 	outer := func(kind directive.Kind) *directive.Options {
 		if pkg == nil {
 			return nil

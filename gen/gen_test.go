@@ -424,7 +424,7 @@ func quickly(t testing.TB, src string) *quick {
 	if q.dir, err = findDir(g.report, g.opts.Dir); err != nil {
 		t.Fatal(err)
 	}
-	q.info = &packageInfo{path: "example.com/m", name: "m", goVersion: "go1.26", files: q.dir.files}
+	q.info = &packageInfo{path: "example.com/m", name: "m", dir: q.dir.path, goVersion: "go1.26", files: q.dir.files}
 	g.loader.infos[q.dir.path] = q.info
 	if q.dir.productive() {
 		if q.pkg, err = g.onePackage(context.Background(), q.dir); err != nil {

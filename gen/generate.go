@@ -193,12 +193,14 @@ type generator struct {
 	loader *loader
 	cache  *cache // nil: none
 	ids    map[string]wireID
+	builds map[platform]*generator // for files that are not in the build at hand
 }
 
 // wireID is a function's name on the wire and who has it.
 type wireID struct {
-	owner string
-	pos   token.Pos
+	owner   string
+	pos     token.Pos
+	variant bool // in a file that is not part of every build
 }
 
 func newGenerator(opts *Options) (*generator, error) {
@@ -333,42 +335,162 @@ func (g *generator) allPackages(ctx context.Context, work []*sourceDir) ([]*Pack
 	return result, nil
 }
 
-// onePackage analyzes and emits one package. Signatures may use types that the
-// output itself declares, so output and analysis are repeated until neither
-// changes: names this run produces are never a fault of the user.
+// onePackage analyzes and emits one package, with its tests. Signatures may use
+// types that the output itself declares, so output and analysis are repeated
+// until neither changes: names this run produces are never a fault of the user.
 func (g *generator) onePackage(ctx context.Context, d *sourceDir) (*Package, error) {
-	info := g.loader.infos[d.path]
-	if info == nil || !g.usable(d, info) {
+	units := d.units()
+	if g.named(d, units) {
 		return nil, nil
 	}
-	var output []byte
-	for round := 0; ; round++ {
-		checked, err := g.loader.check(ctx, info, output)
+	var jobs []*job
+	for _, u := range units {
+		from, err := g.buildFor(ctx, d, u)
 		if err != nil {
 			return nil, err
 		}
-		a := newAnalysis(ctx, g, d, checked)
-		a.run()
-		next, err := emit(a.model)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", info.path, err)
+		if from == nil {
+			continue
 		}
-		stable := string(next) == string(output) || round > len(d.found)
-		if stable || len(checked.errors) == 0 {
-			return g.finish(d, info, a, next), nil
+		info := from.loader.info(d, u.side)
+		if d.syntaxErrors(g.report, info.files) {
+			return nil, nil
 		}
-		output = next
+		jobs = append(jobs, &job{unit: u, g: from, info: info})
+	}
+	if len(jobs) == 0 {
+		return nil, nil
+	}
+	for round := 0; ; round++ {
+		changed, failed := false, false
+		for i, j := range jobs {
+			j.others = nil
+			for _, o := range jobs[:i] {
+				if o.unit.side == j.unit.side || o.unit.side == plainSide && j.unit.side == testSide {
+					if !o.unit.variant || !j.unit.variant {
+						j.others = append(j.others, o.analysis)
+					}
+				}
+			}
+			before := j.output
+			if err := g.generate(ctx, d, j, jobs); err != nil {
+				return nil, err
+			}
+			changed = changed || !bytes.Equal(before, j.output)
+			failed = failed || len(j.analysis.checked.errors) > 0
+		}
+		// What was missing may be in the output of another job.
+		if len(jobs) == 1 || !changed || !failed || round > len(jobs) {
+			return g.finish(d, jobs), nil
+		}
 	}
 }
 
-// finish reports what the last round found and describes the result.
-func (g *generator) finish(d *sourceDir, info *packageInfo, a *analysis, output []byte) *Package {
-	a.report()
-	g.claimIDs(a.model)
-	p := &Package{Path: info.path, Dir: d.path, waiting: a.waiting}
-	if output != nil {
-		p.Files = append(p.Files, File{Name: OutputFile, Content: output})
+// job is a unit that is being generated.
+type job struct {
+	unit     *unit
+	g        *generator // of a build that the unit is in
+	info     *packageInfo
+	others   []*analysis // of jobs before this one whose names it must not take
+	analysis *analysis   // the last one
+	output   []byte
+	sees     bool // the output of all jobs: something was missing without
+}
+
+// generate analyzes and emits one unit.
+func (g *generator) generate(ctx context.Context, d *sourceDir, j *job, jobs []*job) error {
+	for round := 0; ; round++ {
+		checked, err := j.check(ctx, jobs)
+		if err != nil {
+			return err
+		}
+		a := newAnalysis(ctx, j.g, d, j.unit, checked)
+		a.others = j.others
+		a.run()
+		next, err := emit(a.model)
+		if err != nil {
+			return fmt.Errorf("%s: %w", j.info.path, err)
+		}
+		stable := j.sees && bytes.Equal(next, j.output) || round > len(d.found)+1
+		j.analysis, j.output = a, next
+		if stable || len(checked.errors) == 0 {
+			return nil
+		}
+		j.sees = true
 	}
+}
+
+// check types the package of a job, with the output so far if it needs that.
+func (j *job) check(ctx context.Context, jobs []*job) (*checked, error) {
+	l := j.g.loader
+	if !j.sees {
+		jobs = nil
+	}
+	if j.unit.side == externalSide {
+		base := l.tests[j.info.dir]
+		s := testSide
+		if base == nil {
+			base, s = l.infos[j.info.dir], plainSide
+		}
+		if base != nil {
+			c, err := l.check(ctx, base, outputFor(jobs, base, s))
+			if err != nil {
+				return nil, err
+			}
+			var imports []string
+			for _, f := range j.info.files {
+				imports = append(imports, importsOf(f.ast)...)
+			}
+			if l, err = l.withTests(ctx, c.pkg, imports); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return l.check(ctx, j.info, outputFor(jobs, j.info, j.unit.side))
+}
+
+// outputFor selects the output that belongs to a package in a build.
+func outputFor(jobs []*job, info *packageInfo, s side) []File {
+	var files []File
+	for _, j := range jobs {
+		u := j.unit
+		if j.output == nil || u.side != s && !(s == testSide && u.side == plainSide) || u.variant && !slices.Contains(info.files, u.files[0]) {
+			continue
+		}
+		files = append(files, File{Name: u.name, Content: j.output})
+	}
+	return files
+}
+
+// finish reports what the last rounds found and describes the result.
+func (g *generator) finish(d *sourceDir, jobs []*job) *Package {
+	p := &Package{Path: strings.TrimSuffix(jobs[0].info.path, "_test"), Dir: d.path}
+	if jobs[0].unit.side != externalSide {
+		p.Path = jobs[0].info.path
+	}
+	for _, j := range jobs {
+		a := j.analysis
+		a.report()
+		g.claimIDs(a.model, j.unit)
+		p.waiting = append(p.waiting, a.waiting...)
+		if j.output != nil {
+			p.Files = append(p.Files, File{Name: j.unit.name, Content: j.output})
+		}
+		for _, fn := range a.model.all() {
+			p.Functions = append(p.Functions, Function{
+				Kind: fn.kind(), Package: j.info.path, Name: fn.full, Wrapper: fn.wrapper, ID: fn.wireID(), Schema: fn.schema,
+				Pos: g.report.at(fn.pos), Options: optionMap(fn.options),
+			})
+		}
+		for _, c := range a.model.classes {
+			p.Functions = append(p.Functions, Function{
+				Kind: "class", Package: j.info.path, Name: c.name, Wrapper: c.remote, ID: c.wireID(), Schema: c.schema,
+				Pos: g.report.at(c.pos), Options: optionMap(c.options),
+			})
+		}
+	}
+	slices.SortFunc(p.Files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortStableFunc(p.Functions, func(a, b Function) int { return strings.Compare(a.Name, b.Name) })
 	for _, path := range d.owned {
 		i := slices.IndexFunc(p.Files, func(f File) bool { return f.Name == filepath.Base(path) })
 		if i < 0 {
@@ -377,33 +499,25 @@ func (g *generator) finish(d *sourceDir, info *packageInfo, a *analysis, output 
 		}
 		p.Files[i].previous, _ = os.ReadFile(path)
 	}
-	for _, fn := range a.model.all() {
-		p.Functions = append(p.Functions, Function{
-			Kind: fn.kind(), Package: info.path, Name: fn.full, Wrapper: fn.wrapper, ID: fn.wireID(), Schema: fn.schema,
-			Pos: g.report.at(fn.pos), Options: optionMap(fn.options),
-		})
-	}
-	for _, c := range a.model.classes {
-		p.Functions = append(p.Functions, Function{
-			Kind: "class", Package: info.path, Name: c.name, Wrapper: c.remote, ID: c.wireID(), Schema: c.schema,
-			Pos: g.report.at(c.pos), Options: optionMap(c.options),
-		})
-	}
-	slices.SortStableFunc(p.Functions, func(a, b Function) int { return strings.Compare(a.Name, b.Name) })
 	return p
 }
 
 // claimIDs checks that no two functions or classes of the run have one wire id.
-func (g *generator) claimIDs(m *model) {
+func (g *generator) claimIDs(m *model, u *unit) {
 	claim := func(id, name string, pos, idPos token.Pos) bool {
-		if other, taken := g.ids[id]; taken {
+		name = m.name + "." + name
+		other, taken := g.ids[id]
+		if taken && other.variant && u.variant && other.owner == name {
+			return true // two files for different builds
+		}
+		if taken {
 			if idPos.IsValid() {
 				pos = idPos
 			}
 			g.report.add(pos, token.NoPos, "G031", "wire id %s is also used by %s at %s", show(id), other.owner, g.report.at(other.pos))
 			return false
 		}
-		g.ids[id] = wireID{owner: m.name + "." + name, pos: pos}
+		g.ids[id] = wireID{owner: name, pos: pos, variant: u.variant}
 		return true
 	}
 	for _, fn := range m.functions {
@@ -417,27 +531,6 @@ func (g *generator) claimIDs(m *model) {
 			claim(fn.wireID(), fn.full, fn.pos, token.NoPos)
 		}
 	}
-}
-
-// usable reports files that make a package impossible to generate for: syntax
-// errors, and annotated functions in files that the build leaves out.
-func (g *generator) usable(d *sourceDir, info *packageInfo) bool {
-	if d.syntaxErrors(g.report, info.files) {
-		return false
-	}
-	for _, p := range d.found {
-		if !slices.Contains(info.files, p.file) {
-			l := p.lines[0]
-			g.report.add(l.Pos, l.KindEnd, "G004", "//sandbox:%s stands in a file that this build leaves out", l.Kind)
-		}
-	}
-	for _, f := range info.files {
-		if f.name == OutputFile {
-			g.report.add(f.ast.Package, token.NoPos, "G030", "%s was not written by sandboxgen; rename it", OutputFile)
-			return false
-		}
-	}
-	return true
 }
 
 // optionMap gives the options that are set, by key, for -list.

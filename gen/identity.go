@@ -1,7 +1,9 @@
 package gen
 
 import (
+	"go/token"
 	"go/types"
+	"path/filepath"
 	"slices"
 	"strings"
 )
@@ -39,6 +41,9 @@ func (a *analysis) errorEntries() []errorEntry {
 	}
 	imported := make(map[string]bool)
 	for _, f := range a.checked.info.files {
+		if !a.unit.covers(f) {
+			continue
+		}
 		for _, p := range importsOf(f.ast) {
 			imported[p] = true
 		}
@@ -61,7 +66,7 @@ func (a *analysis) errorsOf(p *types.Package) []errorEntry {
 	var sentinels, kinds []errorEntry
 	for _, name := range p.Scope().Names() {
 		obj := p.Scope().Lookup(name)
-		if !own && !obj.Exported() || own && a.checked.inOutput(obj.Pos()) || deprecated[p.Path()+"."+name] {
+		if !own && !obj.Exported() || own && !a.covers(obj.Pos()) || !own && a.notEverywhere(obj.Pos()) || deprecated[p.Path()+"."+name] {
 			continue
 		}
 		switch obj := obj.(type) {
@@ -74,6 +79,20 @@ func (a *analysis) errorsOf(p *types.Package) []errorEntry {
 		}
 	}
 	return append(sentinels, kinds...)
+}
+
+// notEverywhere reports whether an imported package declares something in a
+// file that is not part of every build, as far as the name of the file and, for
+// the package under test, its source say so.
+func (a *analysis) notEverywhere(pos token.Pos) bool {
+	if a.unit.constraint != nil {
+		return false // looked at in a build of its own
+	}
+	path := a.g.fset.PositionFor(pos, false).Filename
+	if len(nameTags(filepath.Base(path))) > 0 {
+		return true
+	}
+	return slices.ContainsFunc(a.dir.files, func(f *sourceFile) bool { return f.path == path && f.constrained })
 }
 
 // errorKinds returns the entries of an error type: its pointer, and the type

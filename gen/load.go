@@ -28,6 +28,8 @@ import (
 type loader struct {
 	g        *generator
 	infos    map[string]*packageInfo    // by folder
+	tests    map[string]*packageInfo    // by folder, with the files of tests
+	external map[string]*packageInfo    // by folder, packages of external tests
 	exports  map[string]string          // import path → file with export data; "" if there is none
 	faults   map[string]string          // import path → what the go command says about it
 	gc       types.Importer             // reads export data
@@ -40,6 +42,7 @@ type loader struct {
 // packageInfo is what the go command knows about a folder.
 type packageInfo struct {
 	path, name string
+	dir        string
 	goVersion  string
 	files      []*sourceFile // those in the build, without ours
 }
@@ -49,13 +52,13 @@ type checked struct {
 	info   *packageInfo
 	pkg    *types.Package
 	types  *types.Info
-	output *ast.File // our own file, when it was checked too
+	output []*ast.File // our own files that were checked too
 	errors []types.Error
 }
 
 func newLoader(g *generator) *loader {
 	l := &loader{
-		g: g, infos: make(map[string]*packageInfo),
+		g: g, infos: make(map[string]*packageInfo), tests: make(map[string]*packageInfo), external: make(map[string]*packageInfo),
 		exports: make(map[string]string), faults: make(map[string]string),
 		types: make(map[string]*types.Package), reading: make(map[string]bool),
 		products: make(map[string]map[string]bool),
@@ -174,6 +177,7 @@ func (l *loader) load(ctx context.Context, work []*sourceDir) error {
 	var wg sync.WaitGroup
 	cfg := l.config(ctx, metadata)
 	cfg.Overlay = hidden(work)
+	cfg.Tests = slices.ContainsFunc(work, func(d *sourceDir) bool { return d.has(testSide) || d.has(externalSide) })
 	wg.Go(func() { found, infoErr = query(cfg, dirs...) })
 	exportErr = l.loadExports(ctx, likelyImports(work))
 	wg.Wait()
@@ -193,21 +197,45 @@ func (l *loader) load(ctx context.Context, work []*sourceDir) error {
 			}
 			continue
 		}
+		infos := l.infos
+		switch _, variant, _ := strings.Cut(p.ID, " ["); {
+		case variant != "" && strings.HasSuffix(p.Name, "_test"):
+			infos = l.external
+		case variant != "":
+			infos = l.tests
+		case cfg.Tests && p.Name == "main" && strings.HasSuffix(p.ID, ".test"):
+			continue // what go test adds
+		case cfg.Tests && len(p.GoFiles) == 0 && !d.has(plainSide):
+			continue
+		case len(p.GoFiles) == 0 && d.allConstrained():
+			continue // its files are looked at in other builds
+		}
 		info := l.describe(p, d)
 		if info == nil {
 			continue
 		}
-		l.infos[d.path] = info
+		infos[d.path] = info
 		for _, f := range info.files {
 			missing = append(missing, importsOf(f.ast)...)
 		}
 	}
 	for _, d := range work {
-		if l.infos[d.path] == nil && len(l.g.report.list) == 0 {
+		if l.infos[d.path] == nil && l.tests[d.path] == nil && l.external[d.path] == nil && len(l.g.report.list) == 0 && !d.allConstrained() {
 			return fmt.Errorf("the go command does not know %s as a package", l.g.report.relative(d.path))
 		}
 	}
 	return l.loadExports(ctx, missing)
+}
+
+// info is what is known about a package of a folder.
+func (l *loader) info(d *sourceDir, s side) *packageInfo {
+	switch s {
+	case testSide:
+		return l.tests[d.path]
+	case externalSide:
+		return l.external[d.path]
+	}
+	return l.infos[d.path]
 }
 
 // hidden takes our own files out of the go command's sight: their package
@@ -260,7 +288,7 @@ func (l *loader) show(packages []*Package) {
 // describe keeps what matters of the go command's answer, nil when there is
 // nothing to generate for.
 func (l *loader) describe(p *packages.Package, d *sourceDir) *packageInfo {
-	info := &packageInfo{path: p.PkgPath, name: p.Name}
+	info := &packageInfo{path: p.PkgPath, name: p.Name, dir: d.path}
 	if p.Module != nil && p.Module.GoVersion != "" {
 		info.goVersion = "go" + p.Module.GoVersion
 	}
@@ -379,7 +407,9 @@ func (l *loader) fromSource(ctx context.Context, path string) (*types.Package, e
 	}
 	l.reading[path] = true
 	defer delete(l.reading, path)
-	found, err := query(l.config(ctx, metadata), path)
+	cfg := l.config(ctx, metadata)
+	cfg.Overlay = l.overlay
+	found, err := query(cfg, path)
 	if err != nil {
 		return nil, err
 	}
@@ -392,25 +422,20 @@ func (l *loader) fromSource(ctx context.Context, path string) (*types.Package, e
 	var files []*ast.File
 	var imports []string
 	for _, name := range found[0].GoFiles {
-		src, err := os.ReadFile(name)
-		if err != nil {
-			return nil, err
-		}
-		if isOutputName(filepath.Base(name)) && isOurs(src) || l.overlay[name] != nil {
-			continue
+		src := l.overlay[name]
+		if src == nil {
+			if src, err = os.ReadFile(name); err != nil {
+				return nil, err
+			}
+			if isOutputName(filepath.Base(name)) && isOurs(src) {
+				continue
+			}
 		}
 		f, _ := parser.ParseFile(l.g.fset, name, src, parser.SkipObjectResolution)
 		if f != nil {
 			files = append(files, f)
 			imports = append(imports, importsOf(f)...)
 		}
-	}
-	if out := l.overlay[filepath.Join(found[0].Dir, OutputFile)]; out != nil {
-		f, err := parser.ParseFile(l.g.fset, OutputFile, out, parser.SkipObjectResolution)
-		if err != nil {
-			return nil, err
-		}
-		files, imports = append(files, f), append(imports, importsOf(f)...)
 	}
 	if err := l.loadExports(ctx, imports); err != nil {
 		return nil, err
@@ -424,22 +449,22 @@ func (l *loader) fromSource(ctx context.Context, path string) (*types.Package, e
 	return p, nil
 }
 
-// check types a package, with output as one of its files unless it is nil.
-// Errors in output itself are not the user's and left out.
-func (l *loader) check(ctx context.Context, info *packageInfo, output []byte) (*checked, error) {
+// check types a package, with output as some of its files. Errors in output
+// itself are not the user's and left out.
+func (l *loader) check(ctx context.Context, info *packageInfo, output []File) (*checked, error) {
 	c := &checked{info: info, types: &types.Info{
 		Defs: make(map[*ast.Ident]types.Object), Uses: make(map[*ast.Ident]types.Object),
 	}}
-	files := make([]*ast.File, 0, len(info.files)+1)
+	files := make([]*ast.File, 0, len(info.files)+len(output))
 	for _, f := range info.files {
 		files = append(files, f.ast)
 	}
-	if output != nil {
-		f, err := parser.ParseFile(l.g.fset, OutputFile, output, parser.SkipObjectResolution)
+	for _, o := range output {
+		f, err := parser.ParseFile(l.g.fset, o.Name, o.Content, parser.SkipObjectResolution)
 		if err != nil {
 			return nil, fmt.Errorf("%s: generated code does not parse: %w", info.path, err)
 		}
-		c.output = f
+		c.output = append(c.output, f)
 		files = append(files, f)
 		if err := l.loadExports(ctx, importsOf(f)); err != nil {
 			return nil, err
@@ -447,7 +472,7 @@ func (l *loader) check(ctx context.Context, info *packageInfo, output []byte) (*
 	}
 	conf := &types.Config{
 		Importer: dependencies{ctx, l}, FakeImportC: true, GoVersion: info.goVersion,
-		Sizes: types.SizesFor("gc", build.Default.GOARCH),
+		Sizes: types.SizesFor("gc", l.g.setting("GOARCH", build.Default.GOARCH)),
 		Error: func(err error) {
 			var e types.Error
 			if errors.As(err, &e) && !c.inOutput(e.Pos) {
@@ -459,7 +484,52 @@ func (l *loader) check(ctx context.Context, info *packageInfo, output []byte) (*
 	return c, nil
 }
 
-// inOutput reports whether pos lies in our own file.
+// inOutput reports whether pos lies in a file of ours.
 func (c *checked) inOutput(pos token.Pos) bool {
-	return c.output != nil && c.output.FileStart <= pos && pos <= c.output.FileEnd
+	return slices.ContainsFunc(c.output, func(f *ast.File) bool { return f.FileStart <= pos && pos <= f.FileEnd })
+}
+
+// withTests returns a loader for the external tests of a package: they see it
+// with what its own tests add, and so does every package they import that
+// imports it.
+func (l *loader) withTests(ctx context.Context, p *types.Package, imports []string) (*loader, error) {
+	other := *l
+	other.exports, other.types, other.reading = maps.Clone(l.exports), maps.Clone(l.types), make(map[string]bool)
+	other.exports[p.Path()], other.types[p.Path()] = "", p
+	imports = slices.DeleteFunc(slices.Clone(imports), func(path string) bool { return path == p.Path() || path == "C" || path == "unsafe" })
+	if len(imports) == 0 {
+		return &other, nil
+	}
+	cfg := l.config(ctx, packages.NeedName|packages.NeedImports|packages.NeedDeps)
+	found, err := query(cfg, imports...)
+	if err != nil {
+		return nil, err
+	}
+	through := make(map[string]bool)
+	var reaches func(q *packages.Package) bool
+	reaches = func(q *packages.Package) bool {
+		if q.PkgPath == p.Path() {
+			return true
+		}
+		if known, ok := through[q.PkgPath]; ok {
+			return known
+		}
+		through[q.PkgPath] = false
+		for _, i := range q.Imports {
+			if reaches(i) {
+				through[q.PkgPath] = true
+			}
+		}
+		return through[q.PkgPath]
+	}
+	for _, q := range found {
+		reaches(q)
+	}
+	for path, yes := range through {
+		if yes {
+			other.exports[path] = ""
+			delete(other.types, path)
+		}
+	}
+	return &other, nil
 }

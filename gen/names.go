@@ -66,6 +66,7 @@ func (a *analysis) produce(name string, pos token.Pos) {
 		return
 	}
 	a.taken[name] = pos
+	a.outputs[name] = pos
 }
 
 // counted returns how many parameters without the context and results without
@@ -261,18 +262,29 @@ func (l *loader) produces(ctx context.Context, importPath string) map[string]boo
 	if names, ok := l.products[importPath]; ok {
 		return names
 	}
-	names := make(map[string]bool)
-	l.products[importPath] = names
+	l.products[importPath] = make(map[string]bool)
 	dir := l.folder(ctx, importPath)
 	if dir == "" {
-		return names
+		return nil
 	}
 	quiet := &reporter{fset: l.g.fset, dir: l.g.report.dir}
 	d, err := findDir(quiet, dir)
 	if err != nil {
-		return names
+		return nil
 	}
-	for _, p := range d.classes() {
+	l.products[importPath] = d.produced(plainSide, nil)
+	return l.products[importPath]
+}
+
+// produced lists the names that the directives of a package of the folder
+// produce, without those of one unit.
+func (d *sourceDir) produced(s side, without *unit) map[string]bool {
+	names := make(map[string]bool)
+	elsewhere := func(p *placed) bool {
+		of := sideOf(p.file)
+		return without != nil && without.owns(p.file) || of != s && !(s == testSide && of == plainSide)
+	}
+	for _, p := range slices.DeleteFunc(d.classes(), elsewhere) {
 		base := upperFirst(p.spec.Name.Name)
 		if p.options.As != nil && *p.options.As != "" {
 			base = *p.options.As
@@ -288,7 +300,7 @@ func (l *loader) produces(ctx context.Context, importPath string) map[string]boo
 			names[base+method+"Args"], names[base+method+"Result"] = true, true
 		}
 	}
-	for _, p := range d.functions() {
+	for _, p := range slices.DeleteFunc(d.functions(), elsewhere) {
 		base := upperFirst(p.fn.Name.Name)
 		names[base], names[p.fn.Name.Name+"Remote"] = true, true
 		if p.options.As != nil && *p.options.As != "" {

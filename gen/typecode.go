@@ -15,6 +15,7 @@ type typeCoder struct {
 	// redefined holds the predeclared names that the package declares itself;
 	// the runtime library has another name for what they usually mean.
 	redefined map[string]bool
+	filesVar  string // holds the content of files=
 }
 
 // code writes t.

@@ -90,6 +90,122 @@ func TestWaysOfRunning(t *testing.T) {
 	}
 }
 
+// TestAnnotatedTests generates for functions that stand in tests and in a file
+// with a constraint, and calls them in worker processes of the test.
+func TestAnnotatedTests(t *testing.T) {
+	if testing.Short() {
+		t.Skip("links a test")
+	}
+	root, err := filepath.Abs("../../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	freshModule(t, dir, root)
+	for name, text := range map[string]string{
+		"fresh.go": "package fresh\n\ntype Item struct{ N int }\n",
+		"constrained.go": `//go:build !none
+
+package fresh
+
+import "errors"
+
+var ErrOdd = errors.New("odd")
+
+//sandbox:func
+func half(it Item) (Item, error) {
+	if it.N%2 != 0 {
+		return it, ErrOdd
+	}
+	return Item{it.N / 2}, nil
+}
+`,
+		"fresh_test.go": `package fresh
+
+import (
+	"os"
+	"testing"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/sandboxtest"
+)
+
+var prepared int
+
+func init() { prepared = 40 }
+
+type helper struct{ N int }
+
+// inTest uses what an init of the tests did.
+//
+//sandbox:func
+func inTest(h helper) (int, int) { return prepared + h.N, os.Getpid() }
+
+// Seen is for external tests.
+func (it Item) Seen() int { return it.N + prepared }
+
+func TestInTest(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	if n, pid, err := InTest(ctx, helper{2}); err != nil || n != 42 || pid == os.Getpid() {
+		t.Errorf("got %d in process %d, %v", n, pid, err)
+	}
+	if it, err := Half(ctx, Item{8}); err != nil || it.N != 4 {
+		t.Errorf("got %v, %v", it, err)
+	}
+	if _, err := Half(ctx, Item{7}); err != ErrOdd {
+		t.Errorf("error %v, want %v itself", err, ErrOdd)
+	}
+}
+`,
+		"through/through.go": `package through
+
+import "example.com/fresh"
+
+func Double(it fresh.Item) fresh.Item { return fresh.Item{N: 2 * it.N} }
+`,
+		"external_test.go": `package fresh_test
+
+import (
+	"os"
+	"testing"
+
+	"example.com/fresh"
+	"example.com/fresh/through"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/sandboxtest"
+)
+
+// external uses what only tests see, and a package that imports this one.
+//
+//sandbox:func
+func external(it fresh.Item) (n, pid int, err error) {
+	return through.Double(it).Seen(), os.Getpid(), nil
+}
+
+func TestExternal(t *testing.T) {
+	if n, pid, err := External(sandboxtest.Process(t), fresh.Item{N: 1}); err != nil || n != 42 || pid == os.Getpid() {
+		t.Errorf("got %d in process %d, %v", n, pid, err)
+	}
+}
+`,
+	} {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, args := range [][]string{{filepath.Join(tools, "sandboxgen")}, {"go", "test", "./..."}} {
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Dir = dir
+		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=-buildvcs=false", "SANDBOX_CACHE_DIR="+t.TempDir())
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", args[0], err, out)
+		}
+	}
+}
+
 // freshModule writes a module that uses the tool of this checkout, with the
 // requirements of this one so that no network is needed.
 func freshModule(t *testing.T, dir, root string) {

@@ -235,13 +235,7 @@ func (s *sentFile) lend(x envelope.Exporter, path string, u pathUse) error {
 }
 
 func (s *sentFile) lendContent(x envelope.Exporter, open func() (io.ReadCloser, error)) (err error) {
-	r := &lazyReader{open: open}
-	if s.Content, err = x.Export(envelope.LentReader{R: r}); err == nil {
-		x.After(func(error) error {
-			r.close()
-			return nil
-		})
-	}
+	s.Content, err = x.Export(envelope.LentReader{R: &lentContent{open}})
 	return err
 }
 

@@ -1,6 +1,7 @@
 package sandboxfn
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -160,41 +162,23 @@ func digest(open func() (io.ReadCloser, error)) (size int64, sum [sha256.Size]by
 	return size, sum, err
 }
 
-// lazyReader opens its content when it is read from, and begins anew after its
-// end: a call that is made again sends it again.
-type lazyReader struct {
+// lentContent is content that the worker may read, each time from the start: a
+// call that is made again sends it again.
+type lentContent struct {
 	open func() (io.ReadCloser, error)
-
-	mu sync.Mutex
-	f  io.ReadCloser // guarded by mu
 }
 
-func (r *lazyReader) Read(p []byte) (int, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.f == nil {
-		f, err := r.open()
-		if err != nil {
-			return 0, err
-		}
-		r.f = f
-	}
-	n, err := r.f.Read(p)
+// Read is there because what is lent is a reader. It is opened to be read.
+func (c *lentContent) Read([]byte) (int, error) { return 0, fs.ErrInvalid }
+
+// sendContent sends content from its start.
+func (h *hostCall) sendContent(ctx context.Context, id uint64, u *hostUp, c *lentContent) (envelope.Payload, error) {
+	r, err := c.open()
 	if err != nil {
-		r.f.Close()
-		r.f = nil
+		return streamAnswer(err), nil
 	}
-	return n, err
-}
-
-func (r *lazyReader) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.f != nil {
-		r.f.Close()
-		r.f = nil
-	}
-	r.open = func() (io.ReadCloser, error) { return nil, fs.ErrClosed }
+	defer r.Close()
+	return h.sendBytes(ctx, id, u, r)
 }
 
 // blocks writes in large pieces: each write to the caller waits for its answer.

@@ -229,6 +229,9 @@ func (h *hostCall) use(ctx context.Context, id uint64, u *hostUp, kind envelope.
 	switch x := o.(type) {
 	case *spool:
 		if kind == envelope.UpWrite {
+			if err := h.lent.spoolMore(p); err != nil {
+				return envelope.Payload{}, err
+			}
 			return written(x.f, p)
 		}
 	case envelope.LentWriter:
@@ -237,6 +240,9 @@ func (h *hostCall) use(ctx context.Context, id uint64, u *hostUp, kind envelope.
 		}
 	case envelope.LentReader:
 		if kind == envelope.UpRange {
+			if c, ok := x.R.(*lentContent); ok {
+				return h.sendContent(ctx, id, u, c)
+			}
 			return h.sendBytes(ctx, id, u, x.R)
 		}
 	default:

@@ -21,6 +21,7 @@ type lent struct {
 	objs  []any               // guarded by mu
 	used  bool                // guarded by mu; by a worker, so the call can't begin again
 	after []func(error) error // guarded by mu
+	bytes int64               // guarded by mu; in spools
 }
 
 // Export implements [envelope.Exporter].
@@ -81,6 +82,11 @@ func (l *lent) object(n uint64) (any, error) {
 	if n >= uint64(len(l.objs)) {
 		return nil, errdefs.New("E9005", "call back", fmt.Sprintf("nothing is lent under number %d", n))
 	}
+	if r, ok := l.objs[n].(envelope.LentReader); ok {
+		if _, again := r.R.(*lentContent); again { // for whoever reads it, it begins anew
+			return l.objs[n], nil
+		}
+	}
 	l.used = true
 	return l.objs[n], nil
 }
@@ -123,6 +129,20 @@ func (l *lent) end(err error) error {
 type spool struct {
 	f     *os.File
 	taken bool // guarded by lent.mu
+}
+
+// spoolMore says whether a result may have that much more, in files.
+func (l *lent) spoolMore(p envelope.Payload) error {
+	n := int64(len(p.Body))
+	for _, s := range p.Segments {
+		n += int64(len(s))
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.bytes += n; l.bytes > maxFileBytes {
+		return overLimit()
+	}
+	return nil
 }
 
 // newSpool makes a place for bytes and returns its number.

@@ -396,7 +396,11 @@ func (o Object) pin(ctx context.Context) (*object, error) {
 
 // home puts later calls where those under ctx go.
 func home(ctx context.Context) (func(context.Context) context.Context, error) {
-	if mode := worker.ModeOf(ctx); mode != nil {
+	mode, err := modeOf(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if mode != nil {
 		return func(ctx context.Context) context.Context { return worker.WithMode(ctx, mode) }, nil
 	}
 	c, err := clientFrom(ctx)

@@ -181,6 +181,31 @@ var filesFunc = declareDecl(sandboxfn.Decl{Name: "files", Params: []sandboxfn.Pa
 		return r, err
 	})
 
+type rereadArgs struct{ Src, Note string }
+
+var rereadFunc = declareDecl(sandboxfn.Decl{
+	Name: "reread", Params: []sandboxfn.Param{{Name: "src", In: true}, {Name: "note"}},
+	Options: sandboxfn.Options{Idempotent: true, Backoff: sandboxfn.Backoff{First: time.Millisecond, Max: time.Millisecond, Factor: 1}},
+}, func(_ context.Context, a rereadArgs) (string, error) {
+	b, err := os.ReadFile(a.Src)
+	if _, bad := os.Stat(a.Note); bad != nil { // the first time
+		os.WriteFile(a.Note, nil, 0o600)
+		os.Exit(3)
+	}
+	return string(b), err
+})
+
+// A call that is made again has its files again.
+func TestFilesOfAnotherAttempt(t *testing.T) {
+	dir := t.TempDir()
+	text := strings.Repeat("text", 1<<20)
+	src := write(t, filepath.Join(dir, "src"), text, 0o600)
+	got, err := rereadFunc.Call(sandboxtest.Process(t), rereadArgs{src, filepath.Join(dir, "note")})
+	if err != nil || got != text {
+		t.Errorf("got %d bytes, %v", len(got), err)
+	}
+}
+
 var bothModes = map[string]func(testing.TB) context.Context{"in process": sandboxtest.InProcess, "process": sandboxtest.Process}
 
 func write(t *testing.T, path, text string, mode fs.FileMode) string {

@@ -106,6 +106,7 @@ type File struct {
 type Volume struct {
 	Name, Path string
 	ReadOnly   bool
+	Pos, End   token.Pos
 }
 
 // A Name is the name of a parameter.
@@ -391,6 +392,17 @@ func (o *Options) Conflicts() []Problem {
 	}
 	if o.BatchWait != nil && o.Batch == nil {
 		fail("batch_wait", "option batch_wait needs batch: there is nothing to wait for")
+	}
+	if o.Volumes != nil {
+		for i, v := range *o.Volumes {
+			for _, w := range (*o.Volumes)[:i] {
+				a, b := path.Clean(v.Path)+"/", path.Clean(w.Path)+"/"
+				if strings.HasPrefix(a, b) || strings.HasPrefix(b, a) {
+					problems = append(problems, Problem{Pos: v.Pos, End: v.End, Code: "G015",
+						Message: "option volumes: " + v.Name + " at " + v.Path + " and " + w.Name + " at " + w.Path + " lie in one another"})
+				}
+			}
+		}
 	}
 	if o.Env != nil && o.Secrets != nil {
 		for _, s := range *o.Secrets {

@@ -179,7 +179,7 @@ func (d *decoder) file(f field, e Element) {
 		return
 	}
 	local, remote := e.Text[:i], e.Text[i+1:]
-	if d.first(f, e, remote) {
+	if d.first(f, e, path.Clean(remote)) {
 		*d.options.Files = append(*d.options.Files, File{Local: local, Remote: remote, Pos: e.Pos, End: e.Pos + token.Pos(len(local))})
 	}
 }
@@ -192,8 +192,8 @@ func (d *decoder) volume(f field, e Element) {
 		d.notA(f, e.Text, e.Pos, e.end())
 		return
 	}
-	if d.first(f, e, where) {
-		*d.options.Volumes = append(*d.options.Volumes, Volume{Name: name, Path: where, ReadOnly: readOnly})
+	if d.first(f, e, path.Clean(where)) {
+		*d.options.Volumes = append(*d.options.Volumes, Volume{Name: name, Path: where, ReadOnly: readOnly, Pos: e.Pos, End: e.end()})
 	}
 }
 
@@ -276,8 +276,8 @@ var (
 	idForm       = regexp.MustCompile(`^[A-Za-z0-9._/-]+$`)
 	providerForm = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
 	envForm      = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
-	volumeForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
-	gpuForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*(:[1-9][0-9]{0,3})?$`)
+	volumeForm   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	gpuForm      = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}(:[1-9][0-9]{0,3})?$`)
 	// The grammar of references of the OCI distribution specification.
 	imageForm = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*(:[0-9]+)?/)?` +
 		`[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*` +

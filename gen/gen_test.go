@@ -204,6 +204,73 @@ func TestSchema(t *testing.T) {
 	}
 }
 
+// TestSchemaOfLive is TestSchema for live types, batches, paths and tags.
+func TestSchemaOfLive(t *testing.T) {
+	schemas := func(src string) (list []string) {
+		t.Helper()
+		q := quickly(t, "package m\nimport (\"context\"; \"io\"; \"iter\"; \"time\")\nvar ( _ context.Context; _ io.Reader; _ iter.Seq[int]; _ time.Time )\n"+src)
+		for _, d := range q.g.report.sorted() {
+			t.Fatal(d)
+		}
+		for _, f := range q.pkg.Functions {
+			list = append(list, f.Schema)
+		}
+		return list
+	}
+	one := func(directive, signature string) string {
+		t.Helper()
+		return schemas("type Named func(int) string\n//sandbox:func " + directive + "\nfunc f" + signature + " { panic(0) }")[0]
+	}
+	same := [][2]string{
+		{one("", "(f func(int) string)"), one("", "(call Named)")},
+		{one("", "(f func(int) string)"), one("", "(f func(ctx context.Context, n int) (text string))")},
+		{one("", "() iter.Seq[int]"), one("", "(ctx context.Context) (iter.Seq2[int, error], error)")},
+		{one("batch=2", "(a []int) []string"), one("batch=3 batch_wait=1s", "(ctx context.Context, b ...int) ([]string, error)")},
+		{one("in=a", "(a string)"), one("in=b", "(b string)")},
+	}
+	for i, pair := range same {
+		if pair[0] != pair[1] {
+			t.Errorf("pair %d: the schemas differ", i)
+		}
+	}
+	seen := make(map[string]int)
+	for i, s := range []string{
+		one("", "(f func(int) string)"), one("", "(f func(int) (string, error))"), one("", "(f func(int, int) string)"), one("", "(f func(string) int)"),
+		one("", "(s iter.Seq[int])"), one("", "(s iter.Seq2[int, error])"), one("", "(s iter.Seq[string])"), one("", "(s []int)"),
+		one("", "(r io.Reader)"), one("", "(w io.Writer)"), one("", "() io.ReadCloser"), one("", "() iter.Seq[int]"), one("", "() []int"),
+		one("batch=2", "(a []int) []string"), one("", "(a int) string"), one("", "(a []int) []string"),
+		one("", "(a string)"), one("in=a", "(a string)"), one("out=a", "(a string)"), one("in=a out=a", "(a string)"),
+	} {
+		if other, ok := seen[s]; ok {
+			t.Errorf("signatures %d and %d have one schema", other, i)
+		}
+		seen[s] = i
+	}
+	tagged := func(tag string) string {
+		t.Helper()
+		return schemas("type T struct{ A int; B string `" + tag + "` }\n//sandbox:func\nfunc f(t T) {}")[0]
+	}
+	if a, b := tagged(`sandbox:"secret=X"`), tagged(`sandbox:"-"`); a != b {
+		t.Error("a secret is part of the schema")
+	}
+	if a, b := tagged(""), tagged(`sandbox:"default=x" validate:"required"`); a != b {
+		t.Error("defaults and rules are part of the schema")
+	}
+	if a, b, c := tagged(""), tagged(`sandbox:"file"`), tagged(`sandbox:"file,out"`); a == b || b == c || a == c {
+		t.Error("paths are not part of the schema")
+	}
+	class := func(fields string) string {
+		t.Helper()
+		return schemas("type Base struct{ A int; state int }\n//sandbox:class\ntype c struct{ " + fields + " }")[0]
+	}
+	if a, b := class("A int; B string; net []byte"), class("Base; B string; mu chan int"); a != b {
+		t.Error("state, or where a parameter comes from, is part of a class's schema")
+	}
+	if a, b := class("A int"), class("A int8"); a == b {
+		t.Error("parameters are not part of a class's schema")
+	}
+}
+
 // TestRuleNames: every rule that may be suggested exists.
 func TestRuleNames(t *testing.T) {
 	structure := []string{"dive", "keys", "endkeys"}

@@ -31,6 +31,8 @@ func TestClassify(t *testing.T) {
 		{"// sandbox:func is the directive that", "prose"},
 		{"// sandbox:func timeout is an option of", "prose"},
 		{"// sandbox: with", "prose"},
+		{"// sandbox: exit", "prose"},
+		{"//sandboxexit", "G002 not a directive because of its spelling; write //sandbox:exit"},
 		{"// a sandbox:func", "prose"},
 		{"//sandboxed:func", "G002 not a directive because of its spelling; write //sandbox:func"},
 		{"//sandboxgen:func", "prose"},

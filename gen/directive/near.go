@@ -14,7 +14,7 @@ import (
 var slip = regexp.MustCompile(`^(///?)([ \t]*[+@]?)([A-Za-z]+)([ \t]*[:./=_;-]?[ \t]*)([A-Za-z]+)(?:[ \t]|$)`)
 
 // joined matches the same with nothing between word and kind.
-var joined = regexp.MustCompile(`^(///?)([ \t]*[+@]?)(?i:sandbox)()()(?i:(func|class|method|package|with))(?:[ \t]|$)`)
+var joined = regexp.MustCompile(`^(///?)([ \t]*[+@]?)(?i:sandbox)()()(?i:(func|class|method|enter|exit|package|with))(?:[ \t]|$)`)
 
 // nearMiss finds directives that the go command would take for prose.
 //
@@ -46,7 +46,8 @@ func nearMiss(c *ast.Comment) []Problem {
 		return nil
 	}
 	// "// in the sandbox: with" may be the end of a line of prose.
-	if m[4] != m[5] && text[m[8]:m[9]] != ":" && strings.EqualFold(kind, string(With)) {
+	words := []string{string(With), string(Enter), string(Exit)}
+	if m[4] != m[5] && text[m[8]:m[9]] != ":" && slices.Contains(words, strings.ToLower(kind)) {
 		return nil
 	}
 	return []Problem{*spelling(c.Slash, c.Slash+token.Pos(m[11]), strings.ToLower(kind))}

@@ -211,51 +211,78 @@ func (b *batcher[In, Out]) isolate(limit int64, out *envelope.Response, results 
 
 // call is [Func.Call] of a batch function.
 func (b *batcher[In, Out]) call(ctx context.Context, h *handle, args *In) (Out, error) {
+	x, m, err := b.enter(ctx, h, args)
+	if err == nil {
+		select {
+		case <-x.done:
+			return x.outcome(m.pos)
+		case <-ctx.Done():
+			if !b.leave(x, m) {
+				return x.outcome(m.pos)
+			}
+			err = ended(ctx, b.fn.name, "before the batch ended")
+		}
+	}
 	var zero Out
+	return zero, informed(err, CallInfo{Function: b.fn.id})
+}
+
+// enter checks a call and makes it a member of a batch.
+func (b *batcher[In, Out]) enter(ctx context.Context, h *handle, args *In) (*batch[In, Out], *member[In], error) {
 	if err := fillDefaults(b.fn.name, args); err != nil {
-		return zero, err
+		return nil, nil, err
 	}
 	if b.fn.decl.Validate != nil {
 		if err := b.fn.decl.Validate(*args); err != nil {
-			return zero, invalid(b.fn.name, err)
+			return nil, nil, invalid(b.fn.name, err)
 		}
 	}
 	o := h.opts.withDefaults()
 	size, err := b.one.args.Measure(knownErrors(), args, int64(o.MaxPayload))
 	if err != nil {
-		return zero, err
+		return nil, nil, err
 	}
-	var set any = worker.ModeOf(ctx)
-	if set == (*worker.Mode)(nil) {
-		if worker.Serving() {
-			// The call goes back to the caller on behalf of the one that made it,
-			// with which it ends: it can't run together with those of others.
-			return b.alone(ctx, h, args)
-		}
-		if set, err = clientFrom(ctx); err != nil {
-			return zero, err
-		}
+	if worker.Serving() || worker.InCall(ctx) {
+		// It is made on behalf of the call that it comes from, with which it ends:
+		// it can't run together with those of others.
+		m := &member[In]{ctx: ctx, args: *args}
+		return b.alone(ctx, h, m), m, nil
+	}
+	if ctx, err = h.instance.begin(ctx, b.fn); err != nil {
+		return nil, nil, err
+	}
+	key := batchKey{h: h}
+	if mode, err := modeOf(ctx); err != nil {
+		return nil, nil, err
+	} else if mode != nil {
+		key.set = mode
+	} else if key.set, err = clientFrom(ctx); err != nil {
+		return nil, nil, err
 	}
 	if ctx.Err() != nil {
-		return zero, ended(ctx, b.fn.name, "before it began")
+		return nil, nil, ended(ctx, b.fn.name, "before it began")
 	}
-	x, m := b.join(ctx, batchKey{h, set}, o, *args, size)
-	select {
-	case <-x.done:
-	case <-ctx.Done():
-		if b.leave(x, m, ctx) {
-			return zero, ended(ctx, b.fn.name, "before the batch ended")
-		}
-	}
-	return x.outcome(m.pos)
+	x, m := b.join(ctx, key, o, *args, size)
+	return x, m, nil
 }
 
-// alone runs one call at once.
-func (b *batcher[In, Out]) alone(ctx context.Context, h *handle, args *In) (Out, error) {
-	x := &batch[In, Out]{members: []*member[In]{{args: *args}}}
-	items := []In{*args}
-	x.ours, x.err = h.call(ctx, &items, &x.results)
-	return x.outcome(0)
+// alone returns a batch of m that has ended.
+func (b *batcher[In, Out]) alone(ctx context.Context, h *handle, m *member[In]) *batch[In, Out] {
+	x := &batch[In, Out]{h: h, members: []*member[In]{m}, done: make(chan struct{})}
+	x.run(ctx)
+	close(x.done)
+	return x
+}
+
+// run makes the call.
+func (x *batch[In, Out]) run(ctx context.Context) {
+	items := make([]In, len(x.members))
+	for i, m := range x.members {
+		items[i] = m.args
+	}
+	if x.ours, x.err = x.h.call(ctx, &items, &x.results); x.ours {
+		x.err = informed(x.err, CallInfo{Function: x.h.fn.id}) // once, for all to have the same value
+	}
 }
 
 // outcome is what the member at pos gets.
@@ -314,7 +341,7 @@ var errAllLeft = errors.New("every caller of the batch has left")
 
 // leave takes a call out of its batch whose context has ended. It reports false
 // when the batch has ended first.
-func (b *batcher[In, Out]) leave(x *batch[In, Out], m *member[In], ctx context.Context) bool {
+func (b *batcher[In, Out]) leave(x *batch[In, Out], m *member[In]) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	select {
@@ -334,7 +361,7 @@ func (b *batcher[In, Out]) leave(x *batch[In, Out], m *member[In], ctx context.C
 			delete(b.open, x.key)
 		}
 	} else if x.present == 0 {
-		cause := context.Cause(ctx)
+		cause := context.Cause(m.ctx)
 		if cause == nil || cause == context.Canceled {
 			cause = errAllLeft
 		}
@@ -359,14 +386,10 @@ func (b *batcher[In, Out]) beginLocked(x *batch[In, Out]) {
 	if end, ok := x.deadline(); ok {
 		ctx, stop = context.WithDeadline(ctx, end)
 	}
-	items := make([]In, len(x.members))
-	for i, m := range x.members {
-		items[i] = m.args
-	}
 	go func() {
 		defer cancel(nil)
 		defer stop()
-		x.ours, x.err = x.h.call(ctx, &items, &x.results)
+		x.run(ctx)
 		b.mu.Lock()
 		close(x.done)
 		b.mu.Unlock()

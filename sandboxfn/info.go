@@ -86,7 +86,7 @@ var callPrefix = sync.OnceValue(func() string { return strings.ToLower(rand.Text
 
 // follow begins the trail of a call, and returns the context of the call.
 func (s *setup) follow(ctx context.Context) (context.Context, *trail) {
-	t := &trail{s: s, n: lastCall.Add(1)}
+	t := &trail{s: s, n: callNumber(ctx)}
 	if s.set.log.Enabled(ctx, slog.LevelDebug) {
 		t.begun = time.Now()
 	}

@@ -102,6 +102,7 @@ func (f Func[A, R]) Collect(ctx context.Context, args []A) ([]R, error) {
 // input. Of a batch function it is enough to fill the batches of all workers.
 func (h *handle) inFlight() int {
 	o := h.opts.withDefaults()
+	h.instance.adjust(&o)
 	if o.InFlight > 0 {
 		return o.InFlight
 	}

@@ -2,9 +2,8 @@ package sandboxfn
 
 import (
 	"context"
-	"crypto/rand"
-	"strings"
 	"sync"
+	"sync/atomic"
 )
 
 // Spawn starts a call and returns at once. It never fails by itself: what is
@@ -16,8 +15,10 @@ import (
 // it is done, and nothing after that. There is no limit on spawned calls but
 // that of the workers they wait for.
 func (f Func[A, R]) Spawn(ctx context.Context, args A) *Call[R] {
-	c := &Call[R]{id: strings.ToLower(rand.Text()), name: f.h.fn.name, done: make(chan struct{})}
-	ctx, c.cancel = context.WithCancelCause(ctx)
+	var number atomic.Uint64
+	number.Store(lastCall.Add(1))
+	c := &Call[R]{id: (&trail{n: number.Load()}).id(), name: f.h.fn.name, done: make(chan struct{})}
+	ctx, c.cancel = context.WithCancelCause(context.WithValue(ctx, numberKey{}, &number))
 	go func() {
 		defer c.cancel(nil)
 		v, err := f.Call(ctx, args)
@@ -34,6 +35,19 @@ func (f Func[A, R]) Spawn(ctx context.Context, args A) *Call[R] {
 	return c
 }
 
+type numberKey struct{}
+
+// callNumber is the number of a call that is made under ctx: the one that Spawn
+// has promised, which is taken once, or a new one.
+func callNumber(ctx context.Context) uint64 {
+	if n, ok := ctx.Value(numberKey{}).(*atomic.Uint64); ok {
+		if n := n.Swap(0); n != 0 {
+			return n
+		}
+	}
+	return lastCall.Add(1)
+}
+
 // A Call is one that [Func.Spawn] has started. It is safe for concurrent use.
 type Call[R any] struct {
 	id, name string
@@ -45,7 +59,8 @@ type Call[R any] struct {
 	result Result[R] // guarded by mu until it is done
 }
 
-// ID names the call among all calls: letters and digits, of no meaning.
+// ID names the call among all calls, in log records, in spans and in the
+// [CallInfo] of its error. Of calls that run as one batch, these name one.
 func (c *Call[R]) ID() string { return c.id }
 
 // Wait waits for the call and returns what came of it, as often as it is asked.

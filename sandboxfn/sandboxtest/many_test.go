@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -285,7 +287,8 @@ func TestMapLeft(t *testing.T) {
 				}
 				g.mu.Lock()
 				defer g.mu.Unlock()
-				if len(g.causes) != 6 || !strings.Contains(g.causes[0].Error(), "loop over the results was left") {
+				if len(g.causes) != 3 || // the others wait for a worker
+					!strings.Contains(g.causes[0].Error(), "loop over the results was left") {
 					t.Errorf("causes are %v", g.causes)
 				}
 			})
@@ -575,4 +578,73 @@ func TestCollectCancelsTheRest(t *testing.T) {
 			t.Errorf("took %v", took)
 		}
 	})
+}
+
+type noted struct {
+	Path string
+	N    int
+}
+
+// note writes its number to a file, and returns its worker's process.
+var note = declare("note", func(_ context.Context, a noted) (int, error) {
+	f, err := os.OpenFile(a.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	_, err = fmt.Fprintln(f, a.N)
+	return os.Getpid(), err
+})
+
+// However often workers are killed, a function runs once at most, and one whose
+// result came has run; an idempotent one runs until it has a result.
+func TestMapRunsOnce(t *testing.T) {
+	const inputs = 2000
+	for name, o := range map[string]sandboxfn.Options{
+		"once":       {},
+		"idempotent": {Idempotent: true, Retries: 10, Backoff: sandboxfn.Backoff{First: time.Millisecond, Max: time.Millisecond, Factor: 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o.Workers = sandboxfn.Workers{Max: 4}
+			path := filepath.Join(t.TempDir(), "notes")
+			args := func(yield func(noted) bool) {
+				for i := range upTo(inputs, nil) {
+					if !yield(noted{path, i}) {
+						return
+					}
+				}
+			}
+			lost := map[int]bool{}
+			n, kills := 0, 0
+			for pid, err := range note.With(o).Map(sandboxtest.Process(t), args) {
+				switch {
+				case errors.Is(err, sandboxfn.ErrWorkerLost) && !o.Idempotent:
+					lost[n] = true
+				case err != nil:
+					t.Errorf("%d: %v", n, err)
+				case n%200 == 100 && syscall.Kill(pid, syscall.SIGKILL) == nil:
+					kills++
+				}
+				n++
+			}
+			if n != inputs || kills == 0 {
+				t.Errorf("%d pairs for %d inputs, %d kills", n, inputs, kills)
+			}
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ran := map[int]int{}
+			for f := range strings.FieldsSeq(string(b)) {
+				i, _ := strconv.Atoi(f)
+				ran[i]++
+			}
+			for i := range inputs {
+				if k := ran[i]; k > 1 && !o.Idempotent || k == 0 && !lost[i] {
+					t.Errorf("%d ran %d times (lost: %t)", i, k, lost[i])
+				}
+			}
+			t.Logf("%d of %d calls were lost by %d kills", len(lost), inputs, kills)
+		})
+	}
 }

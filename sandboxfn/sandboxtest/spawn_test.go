@@ -28,6 +28,11 @@ func TestSpawn(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		}
+		boom := obey.Spawn(ctx, order{What: "panic"})
+		_, err := boom.Wait(ctx)
+		if i, _ := sandboxfn.InfoFrom(err); i.CallID != boom.ID() {
+			t.Errorf("the call is %q, its error says %+v", boom.ID(), i)
+		}
 		<-good.Done()
 		if got, done, err := good.Poll(); got != 42 || !done || err != nil {
 			t.Errorf("got %d, %t, %v", got, done, err)
@@ -59,7 +64,7 @@ func TestSpawnDoesNotBlock(t *testing.T) {
 		if _, err := c.Wait(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
-		if len(g.causes) != 1 || g.causes[0] != cause {
+		if len(g.causes) != 1 || g.causes[0].Error() != cause.Error() {
 			t.Errorf("the function's causes: %v", g.causes)
 		}
 

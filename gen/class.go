@@ -222,8 +222,8 @@ func (a *analysis) ownPos(f *types.Var, c *class) token.Pos {
 
 // classFields finds the parameters among the fields of a struct. Like the
 // encoders of the standard library it looks through embedded structs, except
-// those that encode themselves or have a name of their own in a tag. seen are
-// the structs around this one.
+// those that encode or check themselves or have a name of their own in a tag.
+// seen are the structs around this one.
 func (a *analysis) classFields(c *class, s *types.Struct, owner string, seen []types.Type) []classField {
 	fields := []classField{}
 	for i := range s.NumFields() {
@@ -247,6 +247,10 @@ func (a *analysis) classFields(c *class, s *types.Struct, owner string, seen []t
 		}
 		if inner := promoted(f, tags); inner != nil {
 			t := inner
+			if rules := tags.Get("validate"); rules != "" && rules != "-" {
+				pos, end := a.tags.tagPos(f)
+				a.faults.add2(pos, end, "G041", fmt.Sprintf("validate tag of %s.%s: the fields of an embedded struct are parameters themselves; write rules on them", owner, f.Name()))
+			}
 			if slices.ContainsFunc(seen, func(o types.Type) bool { return types.Identical(o, t) }) {
 				continue // what it has is there already
 			}
@@ -278,7 +282,7 @@ func promoted(f *types.Var, tags reflect.StructTag) types.Type {
 		t = p.Elem()
 	}
 	n, ok := types.Unalias(t).(*types.Named)
-	if !f.Embedded() || !ok || marshaler(n) != "" || wireName(f, tags) != f.Name() {
+	if !f.Embedded() || !ok || marshaler(n) != "" || validates(n) || wireName(f, tags) != f.Name() {
 		return nil
 	}
 	if _, ok := n.Underlying().(*types.Struct); !ok {

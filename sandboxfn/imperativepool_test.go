@@ -230,3 +230,22 @@ func TestPoolOptions(t *testing.T) {
 		}
 	}
 }
+
+// A provider that lacks something is not asked for it.
+func TestLackingProvider(t *testing.T) {
+	p := &hostProvider{}
+	c := hostClient(t, p, nil)
+	for want, o := range map[string]CreateOptions{
+		"has no volumes": {Volumes: []Volume{{Name: "a", Path: "/data"}}},
+		"has no images":  {Image: "alpine"},
+		"has no GPUs":    {GPU: "A10"},
+	} {
+		_, err := c.Create(t.Context(), &o)
+		if !errors.Is(err, ErrNotSupported) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", want, err)
+		}
+	}
+	if len(p.boxes) != 0 {
+		t.Errorf("%d sandboxes were made", len(p.boxes))
+	}
+}

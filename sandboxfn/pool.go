@@ -69,7 +69,7 @@ type made struct {
 	conn          net.Conn
 	proc          workerHandle
 	token, digest string
-	sandbox       string // its id; empty: there is none
+	sandbox       string                                                // its id; empty: there is none
 	attach        func(*workerConn)                                     // tells the maker of the connection; may be nil
 	end           func(context.Context) error                           // ends what holds the worker
 	extend        func(context.Context) (next time.Duration, err error) // moves the end of that; nil: it has none

@@ -85,9 +85,10 @@ func (Environment) Secret(_ context.Context, name string) (Secret, error) {
 }
 
 // resolveSecrets returns the values of the secrets of s, by the names of their
-// variables.
+// variables. A function that runs in this process has the environment of this
+// process, and gets none.
 func (s *setup) resolveSecrets(ctx context.Context) (map[string]Secret, error) {
-	if len(s.opts.Secrets) == 0 {
+	if len(s.opts.Secrets) == 0 || s.inProcess {
 		return nil, nil
 	}
 	values := make(map[string]Secret, len(s.opts.Secrets))

@@ -209,6 +209,77 @@ func TestConcurrencyAndFaults(t *testing.T) {
 	}
 }
 
+// localClient is a client of the local provider and its state directory.
+func localClient(t testing.TB) (context.Context, *sandboxfn.Client, string) {
+	t.Helper()
+	dir := t.TempDir()
+	c, err := sandboxfn.NewClient(&sandboxfn.ClientOptions{Provider: "local", StateDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sandboxfn.WithClient(t.Context(), c), c, dir
+}
+
+// The program goes to a machine once.
+func TestProgramIsSentOnce(t *testing.T) {
+	local(t) // or skip
+	ctx, c, dir := localClient(t)
+	defer c.Close()
+	kept := func() (all []string) {
+		t.Helper()
+		list, err := os.ReadDir(filepath.Join(dir, "local", "bin"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range list {
+			if info, err := e.Info(); err == nil && !strings.HasPrefix(e.Name(), ".") {
+				st := info.Sys().(*syscall.Stat_t)
+				all = append(all, fmt.Sprint(e.Name(), st.Ino, st.Ctim, info.Size()))
+			}
+		}
+		return all
+	}
+	f := look.With(sandboxfn.Options{Fresh: true})
+	looked(t, ctx, f, "pid")
+	first := kept()
+	for range 2 {
+		looked(t, ctx, f, "pid")
+	}
+	if again := kept(); !slices.Equal(first, again) || len(first) == 0 {
+		t.Errorf("kept %v, and then %v", first, again)
+	}
+}
+
+// BenchmarkWorkerStart measures a call in a new sandbox of a new machine, to which
+// the program has to be sent, and the next ones, and reports the ratio of the
+// medians.
+func BenchmarkWorkerStart(b *testing.B) {
+	local(b)
+	f := look.With(sandboxfn.Options{Fresh: true})
+	var first, later []time.Duration
+	timed := func(ctx context.Context, to *[]time.Duration) {
+		begin := time.Now()
+		if _, err := f.Call(ctx, "pid"); err != nil {
+			b.Fatal(err)
+		}
+		*to = append(*to, time.Since(begin))
+	}
+	for b.Loop() {
+		ctx, c, _ := localClient(b)
+		timed(ctx, &first)
+		for range 3 {
+			timed(ctx, &later)
+		}
+		if err := c.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	slices.Sort(first)
+	slices.Sort(later)
+	b.ReportMetric(float64(later[len(later)/2])/float64(first[len(first)/2]), "x-first")
+	b.ReportMetric(0, "ns/op")
+}
+
 func TestUserAndWorkDir(t *testing.T) {
 	ctx := local(t)
 	if got := looked(t, ctx, look, "where"); got != "1000 /home/user" {
@@ -459,6 +530,11 @@ func TestSecrets(t *testing.T) {
 func TestSecretsOfTheEnvironment(t *testing.T) {
 	t.Setenv("SANDBOXTEST_TOKEN", hidden)
 	t.Setenv("SANDBOXTEST_EMPTY", "")
+	// A function in this process has the environment of this process.
+	inHere := look.With(sandboxfn.Options{Secrets: map[string]string{"TOKEN": "SANDBOXTEST_NONE"}})
+	if got := looked(t, sandboxtest.InProcess(t), inHere, "env SANDBOXTEST_TOKEN"); got != hidden {
+		t.Errorf("in this process: %q", got)
+	}
 	inBoth(t, func(t *testing.T, ctx context.Context) {
 		f := look.With(sandboxfn.Options{Secrets: map[string]string{"TOKEN": "SANDBOXTEST_TOKEN"}})
 		if got := looked(t, ctx, f, "env TOKEN"); got != hidden {

@@ -247,7 +247,7 @@ var WorkFunc = sandboxfn.Declare[int, int](sandboxfn.Decl{
 	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
 })
 
-// Work takes a millisecond, and fails for some n.
+// Work takes a moment, and fails for some n.
 //
 // It runs work in a sandbox.
 func Work(ctx context.Context, n int) (int, error) {

@@ -310,8 +310,9 @@ func (h *handle) setup(ctx context.Context) (*setup, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.pool = set.of(key)
-	h.instance.uses(s.pool)
+	if s.pool, err = h.instance.poolOf(set, key, h.fn.name); err != nil {
+		return nil, err
+	}
 	h.last.Store(s)
 	return s, nil
 }

@@ -45,11 +45,13 @@ type object struct {
 	closed    atomic.Bool
 
 	// Of a pinned object: where its worker is, and under what name.
-	home func(context.Context) context.Context
-	pin  string
+	home   func(context.Context) context.Context
+	pin    string
+	pinned *pool   // guarded by mu
+	pinKey poolKey // guarded by mu
 
 	mu    sync.Mutex
-	pools map[*pool]bool // that have been used; guarded by mu
+	pools map[*pool]bool // that calls have used; guarded by mu
 
 	hereMu sync.Mutex
 	store  *sync.Map // holds the instance of Local; nil until it is entered; guarded by hereMu
@@ -190,18 +192,31 @@ func (o *object) close() error {
 	return errors.Join(errs...)
 }
 
-// uses notes that calls of the object use a pool.
-func (i *instance) uses(p *pool) {
+// poolOf returns the pool in which calls of the instance run, and notes it. A
+// pinned object stays in the one it began with, also when a secret has changed
+// in the meantime.
+func (i *instance) poolOf(set *poolSet, key poolKey, name string) (*pool, error) {
 	if i == nil || i.object == nil {
-		return
+		return set.of(key), nil
 	}
 	o := i.object
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.pin != "" && o.pinned != nil {
+		if key.secrets = o.pinKey.secrets; key != o.pinKey {
+			return nil, errdefs.New("E2011", name, "the object is pinned to a sandbox that other options describe")
+		}
+		return o.pinned, nil
+	}
+	p := set.of(key)
 	if o.pools == nil {
 		o.pools = map[*pool]bool{}
 	}
 	o.pools[p] = true
+	if o.pin != "" {
+		o.pinned, o.pinKey = p, key
+	}
+	return p, nil
 }
 
 // enter makes the instance of a new worker.

@@ -417,6 +417,12 @@ func testPin(t *testing.T, ctx context.Context) {
 	if got, err := p.Add(ctx, 0); got != 4 || err != nil {
 		t.Errorf("calls of a pinned object met: %d, %v", got, err)
 	}
+	if got, err := p.AddFunc().With(sandboxfn.Options{Timeout: time.Minute}).Call(ctx, 0); got != 4 || err != nil {
+		t.Errorf("with a timeout: %d, %v", got, err)
+	}
+	if _, err := p.AddFunc().With(sandboxfn.Options{Env: map[string]string{"ODD": "1"}}).Call(ctx, 1); !errors.Is(err, sandboxfn.ErrOption) {
+		t.Errorf("with another environment: %v", err)
+	}
 	// It is where it was pinned, whatever the context says.
 	if got, err := p.Add(t.Context(), 1); got != 11 || err != nil {
 		t.Errorf("%d, %v", got, err)

@@ -27,15 +27,16 @@ type hostCall struct {
 	limit int64 // bytes of what the worker sends at once
 	lent  *lent
 
-	caller context.Context         // that of the call
-	life   context.Context         // ends with the attempt: the parent of callbacks' contexts
-	end    context.CancelCauseFunc // ends life
+	caller context.Context // that of the call
 
 	result chan frame.Message // of one; where another goroutine reads
 	items  *frame.Inbox       // of a streaming result; nil: there is none
 
 	mu   sync.Mutex
-	ups  map[uint64]*hostUp // guarded by mu; what runs here for the worker
+	life context.Context         // guarded by mu; ends with the attempt: the parent of callbacks' contexts; nil before the first
+	end  context.CancelCauseFunc // guarded by mu; ends life
+	over bool                    // guarded by mu
+	ups  map[uint64]*hostUp      // guarded by mu; what runs here for the worker
 	held int64              // guarded by mu; bytes of their arguments
 }
 
@@ -51,7 +52,6 @@ func (w *workerConn) open(ctx context.Context, s *setup, l *lent, stream bool) *
 		l = &lent{}
 	}
 	h := &hostCall{w: w, name: s.name, limit: int64(s.opts.MaxPayload) + maxHello, lent: l, caller: ctx}
-	h.life, h.end = context.WithCancelCause(context.WithoutCancel(ctx))
 	if stream {
 		h.items = frame.NewInbox()
 	}
@@ -71,7 +71,12 @@ func (h *hostCall) close() {
 	h.w.hmu.Lock()
 	delete(h.w.hosts, h.id)
 	h.w.hmu.Unlock()
-	h.end(errdefs.New("E9009", h.name, "the call has ended"))
+	h.mu.Lock()
+	h.over = true
+	if h.end != nil {
+		h.end(errdefs.New("E9009", h.name, "the call has ended"))
+	}
+	h.mu.Unlock()
 	if h.items != nil {
 		h.items.End()
 	}
@@ -140,7 +145,16 @@ func (h *hostCall) upcall(id uint64, kind envelope.Upcall, object uint64, p enve
 	for _, s := range p.Segments {
 		size += int64(len(s))
 	}
+	h.mu.Lock()
+	if h.over { // its worker has sent the result already
+		h.mu.Unlock()
+		return
+	}
+	if h.life == nil {
+		h.life, h.end = context.WithCancelCause(context.WithoutCancel(h.caller))
+	}
 	ctx, cancel := context.WithCancelCause(h.life)
+	h.mu.Unlock()
 	// The call's own end reaches callbacks, too.
 	stop := context.AfterFunc(h.caller, func() { cancel(context.Cause(h.caller)) })
 	u := &hostUp{cancel: cancel, window: frame.NewWindow()}

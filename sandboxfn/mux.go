@@ -142,7 +142,7 @@ func (h *hostCall) send(ctx context.Context, s *setup, p envelope.Payload) (verd
 	if s.opts.Timeout > 0 {
 		late = time.AfterFunc(s.opts.Timeout+answerTime, func() { abort(0) }).Stop
 	}
-	err := w.w.Write(&frame.Message{Type: frame.Call, ID: h.id, Body: p.Body, Segments: p.Segments})
+	err := w.w.WriteSoon(&frame.Message{Type: frame.Call, ID: h.id, Body: p.Body, Segments: p.Segments})
 	close(written)
 	intime := late()
 	switch {

@@ -1,7 +1,9 @@
 package frame
 
 import (
+	"encoding/binary"
 	"errors"
+	"net"
 	"sync"
 	"testing"
 )
@@ -71,5 +73,55 @@ func TestFlowLimits(t *testing.T) {
 		if err := w.Add(body); !errors.Is(err, ErrMalformed) {
 			t.Errorf("credit %v: %v", body, err)
 		}
+	}
+}
+
+// TestWriteSoon sends messages of many goroutines, small and large ones in
+// turns: each goroutine's come in order.
+func TestWriteSoon(t *testing.T) {
+	a, b := net.Pipe()
+	defer b.Close()
+	w, r := NewWriter(a), NewReader(b)
+	r.Limit = func(Type, uint64) int64 { return 1 << 20 }
+	const goroutines, each = 16, 200
+	var wg sync.WaitGroup
+	for g := range goroutines {
+		wg.Go(func() {
+			for i := range each {
+				m := &Message{Type: Result, ID: uint64(g), Body: binary.LittleEndian.AppendUint32(nil, uint32(i))}
+				write := w.WriteSoon
+				if i%50 == 49 {
+					m.Segments = [][]byte{make([]byte, 100<<10)}
+				} else if i%10 == 9 {
+					write = w.Write
+				}
+				if err := write(m); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	go func() {
+		wg.Wait()
+		a.Close()
+	}()
+	var next [goroutines]uint32
+	for {
+		m, err := r.Next()
+		if err != nil {
+			break
+		}
+		if got := binary.LittleEndian.Uint32(m.Body); got != next[m.ID] {
+			t.Fatalf("goroutine %d: message %d, want %d", m.ID, got, next[m.ID])
+		}
+		next[m.ID]++
+	}
+	for g, n := range next {
+		if n != each {
+			t.Errorf("goroutine %d: %d messages", g, n)
+		}
+	}
+	if err := w.WriteSoon(&Message{Type: Bye}); err == nil {
+		t.Error("no error on a closed connection")
 	}
 }

@@ -4,7 +4,9 @@ import (
 	"encoding/binary"
 	"io"
 	"net"
+	"runtime"
 	"sync"
+	"sync/atomic"
 )
 
 // copyMax is the size up to which copying a body into one buffer with its
@@ -20,6 +22,12 @@ type Writer struct {
 	buf  []byte
 	bufs net.Buffers
 	err  error
+
+	pmu      sync.Mutex
+	pending  []byte      // guarded by pmu; frames of WriteSoon
+	spare    []byte      // guarded by mu; what pending was before
+	flushing bool        // guarded by pmu; somebody is about to write pending
+	soon     atomic.Bool // WriteSoon has been used
 }
 
 // gatherer is a connection with a gather write of its own. Others get theirs
@@ -38,11 +46,58 @@ func (w *Writer) Write(m *Message) error {
 	if len(m.Segments) == 0 && len(m.Body) <= MaxPiece {
 		w.mu.Lock()
 		defer w.mu.Unlock()
+		w.flushLocked()
 		h := header{length: uint32(len(m.Body)), typ: m.Type, id: m.ID}
 		w.buf = h.append(w.buf[:0])
 		return w.sendLocked(m.Body)
 	}
 	return w.writeParts(m)
+}
+
+// maxPending is how many bytes may wait for the next system call.
+const maxPending = 128 << 10
+
+// WriteSoon is Write for messages of goroutines that run at the same time: those
+// that are ready together go out with one system call. An error may come too
+// late for its message, and is then that of later ones.
+func (w *Writer) WriteSoon(m *Message) error {
+	if len(m.Segments) > 0 || len(m.Body) > copyMax {
+		return w.Write(m)
+	}
+	w.soon.Store(true)
+	w.pmu.Lock()
+	if len(w.pending) > maxPending { // wait for the one who writes
+		w.pmu.Unlock()
+		return w.Write(m)
+	}
+	h := header{length: uint32(len(m.Body)), typ: m.Type, id: m.ID}
+	w.pending = append(h.append(w.pending), m.Body...)
+	if w.flushing {
+		w.pmu.Unlock()
+		return nil
+	}
+	w.flushing = true
+	w.pmu.Unlock()
+	runtime.Gosched() // others that are ready add theirs
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.flushLocked()
+	return w.err
+}
+
+// flushLocked writes what waits for it.
+func (w *Writer) flushLocked() {
+	if !w.soon.Load() {
+		return
+	}
+	w.pmu.Lock()
+	b := w.pending
+	w.pending, w.flushing = w.spare[:0], false
+	w.pmu.Unlock()
+	w.spare = b
+	if len(b) > 0 && w.err == nil {
+		_, w.err = w.w.Write(b)
+	}
 }
 
 // writeParts sends a table with the beginning of the body, then everything else
@@ -61,6 +116,7 @@ func (w *Writer) writeParts(m *Message) error {
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.flushLocked()
 	h := header{length: uint32(len(table) + len(first)), typ: m.Type, flags: flagParts, id: m.ID}
 	w.buf = append(h.append(w.buf[:0]), table...)
 	room := MaxPiece - len(first)

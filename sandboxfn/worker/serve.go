@@ -280,7 +280,7 @@ func (s *server) run(c *running, in *envelope.OpenedRequest, bad error) {
 			out.Panicked(p)
 		}
 		s.forget(c)
-		s.answer(c.id, out)
+		s.answer(c, out)
 	}()
 	f := s.functions[in.ID]
 	switch {
@@ -296,10 +296,14 @@ func (s *server) run(c *running, in *envelope.OpenedRequest, bad error) {
 
 // answer sends a response, with how much has been written to the standard
 // streams.
-func (s *server) answer(id uint64, out *envelope.Response) {
+func (s *server) answer(c *running, out *envelope.Response) {
 	p := out.Finish(s.out.counters())
 	records.flush(s) // before the result of the call
-	if err := s.w.Write(&frame.Message{Type: frame.Result, ID: id, Body: p.Body, Segments: p.Segments}); err != nil {
+	write := s.w.Write
+	if c.turn == 0 { // others may be ready to answer, too
+		write = s.w.WriteSoon
+	}
+	if err := write(&frame.Message{Type: frame.Result, ID: c.id, Body: p.Body, Segments: p.Segments}); err != nil {
 		s.end(err)
 	}
 	p.Release()

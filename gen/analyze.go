@@ -72,7 +72,7 @@ type function struct {
 	schema   string
 	pkgPath  string
 
-	ctx, err, result, self string // names of the wrapper's own variables
+	ctx, err, result string // names of the wrapper's own variables
 	// Names of the variables of the closure that is bound.
 	bindCtx, bindArgs, bindResult, bindErr, bindSelf, bindSeq string
 }
@@ -191,11 +191,11 @@ func (a *analysis) run() {
 	slices.SortFunc(a.model.classes, func(x, y *class) int { return strings.Compare(x.name, y.name) })
 	a.model.errors = a.errorEntries()
 	a.nameImports()
-	for _, fn := range a.model.all() {
-		a.localNames(fn)
-	}
 	for _, c := range a.model.classes {
 		a.bindNames(c)
+	}
+	for _, fn := range a.model.all() {
+		a.localNames(fn)
 	}
 	a.lateInits()
 }

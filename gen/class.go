@@ -36,6 +36,7 @@ type class struct {
 	typ   types.Type
 	taken map[string]token.Pos // methods of the remote handle
 
+	self                                    string // receiver of the wrappers
 	bindParams, bindOpts, bindSelf, bindCtx string // names of the variables of what is bound
 }
 
@@ -340,9 +341,17 @@ func (c *class) packages(visit func(*types.Package)) {
 	}
 }
 
-// bindNames chooses the variables of what is bound for a class.
+// bindNames chooses the receiver of a class's wrappers, which no parameter may
+// hide, and the variables of what is bound for it.
 func (a *analysis) bindNames(c *class) {
 	used := make(allocator)
+	for _, fn := range c.methods {
+		for _, p := range fn.params {
+			used[p.name] = true
+		}
+	}
+	c.self = used.name("m")
+	used = make(allocator)
 	for name := range a.taken {
 		used[name] = true
 	}

@@ -274,7 +274,7 @@ func (e *emitter) wrapper(fn *function) {
 	e.Func().
 		Do(func(s *jen.Statement) {
 			if fn.class != nil {
-				s.Params(jen.Id(fn.self).Op("*").Id(fn.class.remote))
+				s.Params(jen.Id(fn.class.self).Op("*").Id(fn.class.remote))
 			}
 		}).
 		Id(fn.wrapper).
@@ -321,7 +321,7 @@ func (e *emitter) stream(fn *function) *jen.Statement {
 func (e *emitter) callHandle(g *jen.Group, fn *function) {
 	handle := jen.Id(fn.handle)
 	if fn.class != nil {
-		handle = jen.Id(fn.self).Dot(fn.handle).Call()
+		handle = jen.Id(fn.class.self).Dot(fn.handle).Call()
 	}
 	if fn.stream != notLive {
 		g.Return(handle.Dot("Stream").Call(jen.Id(fn.ctx), e.arguments(fn)))

@@ -77,8 +77,8 @@ func (e *emitter) classDeclaration(c *class) {
 //	}
 func (e *emitter) methodHandle(fn *function) {
 	e.Commentf("// %s is the handle of [%s.%s].", fn.handle, fn.class.remote, fn.wrapper)
-	e.Func().Params(jen.Id("m").Op("*").Id(fn.class.remote)).Id(fn.handle).Params().Add(e.handleType(fn)).
-		Block(jen.Return(jen.Id(fn.variable).Dot("Of").Call(jen.Id("m").Dot("Object"))))
+	e.Func().Params(jen.Id(fn.class.self).Op("*").Id(fn.class.remote)).Id(fn.handle).Params().Add(e.handleType(fn)).
+		Block(jen.Return(jen.Id(fn.variable).Dot("Of").Call(jen.Id(fn.class.self).Dot("Object"))))
 	e.Line()
 }
 

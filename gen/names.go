@@ -131,6 +131,8 @@ func (a *analysis) localNames(fn *function) {
 	used := allocator{a.model.names[sandboxfnPath]: true}
 	if fn.class == nil {
 		used[fn.handle], used[fn.wrapper] = true, true
+	} else {
+		used[fn.class.self] = true
 	}
 	if fn.argsType != "" {
 		used[fn.argsType] = true
@@ -138,7 +140,7 @@ func (a *analysis) localNames(fn *function) {
 	for i := range fn.params {
 		fn.params[i].name = used.name(fn.params[i].name)
 	}
-	fn.ctx, fn.err, fn.result, fn.self = used.name("ctx"), used.name("err"), used.name("r"), used.name("m")
+	fn.ctx, fn.err, fn.result = used.name("ctx"), used.name("err"), used.name("r")
 	used = allocator{a.model.names[sandboxfnPath]: true}
 	if fn.class == nil {
 		used[fn.name] = true

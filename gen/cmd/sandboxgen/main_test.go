@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		tools = dir
-		cmd := exec.Command("go", "build", "-o", dir, ".")
+		cmd := exec.Command("go", "build", "-o", dir+string(filepath.Separator), ".", "../sandboxvet")
 		cmd.Stderr = os.Stderr
 		if err := cmd.Run(); err != nil {
 			fmt.Fprintln(os.Stderr, "go build:", err)
@@ -79,6 +79,7 @@ func TestScript(t *testing.T) {
 				e.Setenv(k, v)
 			}
 			e.Setenv("HOSTARCH", runtime.GOARCH)
+			e.Setenv("SANDBOXVET", filepath.Join(tools, "sandboxvet"))
 			e.Setenv("SANDBOX_CACHE_DIR", filepath.Join(e.WorkDir, ".tmp", "cache"))
 			e.Setenv("PATH", tools+string(os.PathListSeparator)+e.Getenv("PATH"))
 			return nil

@@ -165,6 +165,9 @@ func (t *trail) end(err error) {
 	if over {
 		return
 	}
+	if err == errStreamLeft {
+		err = nil // its reader has all that it wanted
+	}
 	t.left(err)
 	t.span.end(err)
 	if !t.begun.IsZero() {

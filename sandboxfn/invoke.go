@@ -107,10 +107,7 @@ func (h *handle) call(ctx context.Context, args, result any) (ours bool, err err
 			return true, t.informed(err)
 		}
 		if ours {
-			err = t.informed(err)
-		}
-		if ours {
-			return true, err
+			return true, t.informed(err)
 		}
 	}
 	return ours, err

@@ -131,8 +131,8 @@ func (w *workerConn) logRecord(m *frame.Message) {
 // logger returns the call that a record is of, or nil: a record that names none
 // is of the call that has the worker for itself.
 func (w *workerConn) logger(id uint64) *hostCall {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.hmu.Lock()
+	defer w.hmu.Unlock()
 	if id != 0 || len(w.hosts) != 1 {
 		return w.hosts[id]
 	}

@@ -46,7 +46,8 @@ const (
 	NoRetries = -1                // Options.Retries: never again, even when idempotent
 )
 
-// LogMode says where the output of functions goes.
+// LogMode says where the output of functions goes. What they log with log/slog is
+// handled by the client's logger, or slog.Default, with all modes but LogDiscard.
 type LogMode string
 
 // The modes of [LogMode]. The zero value is LogForward.
@@ -137,7 +138,7 @@ type Options struct {
 	GPU          string            // "TYPE" or "TYPE:N"; default: none
 	Env          map[string]string // environment of the worker
 	Secrets      map[string]string // variable of the worker → name at the client's source of secrets; empty: the same name
-	Files        []FileMount       // files that are put into the sandbox
+	Files        []FileMount       `json:"-"` // files that are put into the sandbox
 	Volumes      []Volume          // storage that outlives the sandbox
 	Network      string            // "none", "loopback", "host", or a list; default: the provider's
 	User         string            // inside; default: the template's
@@ -157,7 +158,7 @@ type Options struct {
 	// function has written is complete when its call returns. A writer that
 	// blocks does not block the function: beyond 1 MiB, what it does not take in
 	// time is dropped, and the number of dropped lines is written.
-	Stdout, Stderr io.Writer
+	Stdout, Stderr io.Writer `json:"-"`
 }
 
 // override returns o with every field that is set in with taken from there.

@@ -24,7 +24,7 @@ import (
 //	sandbox.run     one attempt: from the sending of the arguments to the answer
 //
 // with the attributes sandbox.function, sandbox.call_id, sandbox.attempt,
-// sandbox.id, sandbox.worker and sandbox.provider, as far as they are known.
+// sandbox.id and sandbox.worker, as far as they are known.
 type Tracer interface {
 	// Start begins a span below that of ctx, and returns a context that holds it.
 	Start(ctx context.Context, name string, attrs ...slog.Attr) (context.Context, Span)
@@ -58,7 +58,6 @@ const (
 	attrAttempt  = "sandbox.attempt"
 	attrSandbox  = "sandbox.id"
 	attrWorker   = "sandbox.worker"
-	attrProvider = "sandbox.provider"
 )
 
 var programTracer atomic.Pointer[Tracer]

@@ -5,7 +5,6 @@ import (
 	"log"
 	"log/slog"
 	"math"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -55,11 +54,10 @@ var records = func() *logQueue {
 		return nil
 	}
 	q := &logQueue{}
-	flags, prefix := log.Flags(), log.Prefix()
+	flags, w := log.Flags(), log.Writer()
 	slog.SetDefault(slog.New(&logHandler{q: q}))
-	log.SetOutput(os.Stderr)
+	log.SetOutput(w)
 	log.SetFlags(flags)
-	log.SetPrefix(prefix)
 	return q
 }()
 

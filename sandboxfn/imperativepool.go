@@ -25,7 +25,7 @@ type PoolOptions struct {
 	// behind (files, processes that detached themselves, memory of servers) meets
 	// the next one, unless Reset removes it. Zero means 1; NoLimit: until MaxAge.
 	MaxUses int
-	MaxAge  time.Duration // one that is older is not handed out any more, and ended when it is idle; default: no limit
+	MaxAge  time.Duration // one that is older is not handed out any more, and ended when it is idle; at least 1s; default: no limit
 
 	// StartTimeout bounds creation and Prepare together; default 60s.
 	StartTimeout time.Duration
@@ -140,6 +140,8 @@ func (o *PoolOptions) withDefaults() (PoolOptions, error) {
 		return bad("option Spare: %d is out of range 0..1000", v.Spare)
 	case v.Idle < 0 || v.MaxAge < 0 || v.StartTimeout < 0:
 		return bad("options Idle, MaxAge and StartTimeout can't be negative")
+	case v.MaxAge > 0 && v.MaxAge < time.Second:
+		return bad("option MaxAge: %v is below the minimum of 1s", v.MaxAge)
 	case v.MaxUses < NoLimit:
 		return bad("option MaxUses: %d is negative", v.MaxUses)
 	}

@@ -222,7 +222,7 @@ func TestPoolClose(t *testing.T) {
 
 func TestPoolOptions(t *testing.T) {
 	for _, o := range []PoolOptions{
-		{Max: -1}, {Max: 1001}, {Min: 3, Max: 2}, {Min: -1}, {Spare: -1}, {Idle: -2}, {MaxAge: -1}, {MaxUses: -2}, {StartTimeout: -1},
+		{Max: -1}, {Max: 1001}, {Min: 3, Max: 2}, {Min: -1}, {Spare: -1}, {Idle: -2}, {MaxAge: -1}, {MaxAge: time.Millisecond}, {MaxUses: -2}, {StartTimeout: -1},
 		{Create: CreateOptions{Detached: true}}, {Create: CreateOptions{RequestID: "x"}}, {Create: CreateOptions{Lifetime: time.Hour}},
 	} {
 		if _, err := NewPool(&o); CodeOf(err) != "E2011" {

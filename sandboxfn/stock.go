@@ -206,14 +206,19 @@ func (k *stock[I]) placeLocked(x I) {
 	}
 }
 
+// neededLocked is how many starts those who wait need.
+func (k *stock[I]) neededLocked() int { return (len(k.waiting) + k.slots - 1) / k.slots }
+
 // wantLocked is how many starts there should be.
 func (k *stock[I]) wantLocked() int {
-	waiting := (len(k.waiting) + k.slots - 1) / k.slots
-	return max(waiting+max(0, k.spare-len(k.idle)), k.min-len(k.all))
+	return max(k.neededLocked()+max(0, k.spare-len(k.idle)), k.min-len(k.all))
 }
 
 // growLocked starts as many as are wanted and allowed.
-func (k *stock[I]) growLocked() {
+func (k *stock[I]) growLocked() { k.growToLocked(k.wantLocked()) }
+
+// growToLocked starts so many, as far as that is allowed.
+func (k *stock[I]) growToLocked(want int) {
 	if k.closed || k.last == nil {
 		return
 	}
@@ -221,7 +226,7 @@ func (k *stock[I]) growLocked() {
 	if len(k.waiting) > 0 {
 		ctx, o = k.waiting[0].ctx, k.waiting[0].o
 	}
-	for want := k.wantLocked(); k.comingLocked() < want && len(k.all)+len(k.starting) < o.max; {
+	for k.comingLocked() < want && len(k.all)+len(k.starting) < o.max {
 		// A start outlives the one who began it while others wait.
 		ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		stop := context.AfterFunc(k.care.life, cancel)
@@ -316,8 +321,10 @@ func (k *stock[I]) start(ctx context.Context, l *launch, o *order[I]) {
 		k.offerLocked(x, o.terms)
 		return
 	}
+	// What failed is not tried again for the minimum and the spare ones: that
+	// could go on for ever. The next use does.
+	defer func() { k.growToLocked(k.neededLocked()) }()
 	if l.abandoned {
-		k.growLocked()
 		return
 	}
 	// Those fail who can hope for no other start.
@@ -326,9 +333,6 @@ func (k *stock[I]) start(ctx context.Context, l *launch, o *order[I]) {
 		n = len(k.waiting)
 	}
 	k.failLocked(n, err)
-	if len(k.waiting) > 0 {
-		k.growLocked()
-	}
 }
 
 // offerLocked gives the free slots of x to those who wait. When none is taken,

@@ -292,6 +292,21 @@ func TestStockFailures(t *testing.T) {
 			}
 		})
 	}
+	synctest.Test(t, func(t *testing.T) { // all fail, at different times
+		s := newShop(t, 1, terms{min: 3, spare: 2, idle: time.Minute})
+		defer s.end()
+		s.fails = func(n int) error {
+			time.Sleep(time.Duration(n) * time.Second)
+			return errors.New("no luck")
+		}
+		begin := time.Now()
+		if _, err := s.get(context.Background(), &s.order); err == nil || time.Since(begin) > 5*time.Second || s.made.Load() != 3 {
+			t.Errorf("after %v and %d starts: %v", time.Since(begin), s.made.Load(), err)
+		}
+		if _, err := s.get(context.Background(), &s.order); err == nil || s.made.Load() != 6 {
+			t.Errorf("again: %v, %d starts", err, s.made.Load())
+		}
+	})
 	synctest.Test(t, func(t *testing.T) { // a spare one is nobody's
 		s := newShop(t, 1, terms{spare: 1, idle: time.Minute})
 		defer s.end()

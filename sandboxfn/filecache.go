@@ -2,11 +2,14 @@ package sandboxfn
 
 import (
 	"bytes"
+	"cmp"
 	"container/list"
 	"crypto/sha256"
+	"errors"
 	"io"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
@@ -85,12 +88,12 @@ func (c *contentCache) add(sum [sha256.Size]byte, size int64, f *os.File) {
 func (c *contentCache) fetch(w io.Writer, r io.Reader, size int64, sum [sha256.Size]byte) error {
 	if have, done := c.get(sum); have != nil {
 		defer done()
-		_, err := io.Copy(w, have)
+		_, err := io.Copy(&urgent{w, c.empty}, have)
 		return err
 	}
 	var keep *os.File
-	if size <= c.bytes {
-		f, err := os.CreateTemp(worker.Scratch(), "sandbox-content-")
+	if size <= min(c.bytes, freeBytes(scratch())/4) { // the rest is the function's
+		f, err := os.CreateTemp(scratch(), "sandbox-content-")
 		if err == nil {
 			keep = f
 			os.Remove(f.Name())
@@ -98,31 +101,68 @@ func (c *contentCache) fetch(w io.Writer, r io.Reader, size int64, sum [sha256.S
 	}
 	h := sha256.New()
 	copied := &spare{f: keep}
-	ws := []io.Writer{w, h, copied}
+	ws := []io.Writer{&urgent{w: w, makeRoom: func() { copied.drop(); c.empty() }}, h, copied}
 	n, err := io.CopyBuffer(io.MultiWriter(ws...), struct{ io.Reader }{io.LimitReader(r, size+1)}, make([]byte, 128<<10))
 	if err == nil && (n != size || !bytes.Equal(h.Sum(nil), sum[:])) {
 		err = errChanged
 	}
 	switch {
 	case keep == nil:
-	case err != nil || copied.failed:
-		keep.Close()
+	case err != nil:
+		copied.drop()
+	case copied.f == nil: // dropped
 	default:
 		c.add(sum, size, keep)
 	}
 	return err
 }
 
-// spare writes a copy as long as there is room for it.
-type spare struct {
-	f      *os.File
-	failed bool
+// empty drops everything that nobody reads.
+func (c *contentCache) empty() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.used.Len() > 0 {
+		c.dropLocked(c.used.Remove(c.used.Back()).(*content))
+	}
+	clear(c.m)
+	c.size = 0
 }
 
+// scratch is where files of calls go.
+func scratch() string { return cmp.Or(worker.Scratch(), os.TempDir()) }
+
+// spare writes a copy as long as there is room for it.
+type spare struct{ f *os.File } // nil: there is no copy
+
 func (s *spare) Write(p []byte) (int, error) {
-	if s.f != nil && !s.failed {
-		_, err := s.f.Write(p)
-		s.failed = err != nil
+	if s.f != nil {
+		if _, err := s.f.Write(p); err != nil {
+			s.drop()
+		}
 	}
 	return len(p), nil
+}
+
+func (s *spare) drop() {
+	if s.f != nil {
+		s.f.Close()
+		s.f = nil
+	}
+}
+
+// urgent writes what must have room: what is only kept makes it.
+type urgent struct {
+	w        io.Writer
+	makeRoom func()
+}
+
+func (u *urgent) Write(p []byte) (int, error) {
+	n, err := u.w.Write(p)
+	if errors.Is(err, syscall.ENOSPC) {
+		u.makeRoom()
+		var more int
+		more, err = u.w.Write(p[n:])
+		n += more
+	}
+	return n, err
 }

@@ -14,7 +14,6 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
-	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
 
 // Parameters that in= and out= name, and fields tagged file, dir and out, are
@@ -287,7 +286,7 @@ func (s *sentFile) place(i envelope.Importer) (string, error) {
 	if i == nil {
 		return "", errdefs.New("E9005", "receive a file", "outside of a call")
 	}
-	folder, err := os.MkdirTemp(worker.Scratch(), "sandbox-call-")
+	folder, err := os.MkdirTemp(scratch(), "sandbox-call-")
 	if err != nil {
 		return "", fileError("folder of the call", err)
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
-	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
 
 // File is a file as an argument or a result of functions, wherever it stands in
@@ -61,7 +60,7 @@ type tempDir struct {
 }
 
 func newTempDir(owner *localFile) (*tempDir, error) {
-	path, err := os.MkdirTemp(worker.Scratch(), "sandbox-file-")
+	path, err := os.MkdirTemp(scratch(), "sandbox-file-")
 	if err != nil {
 		return nil, fileError("temporary folder", err)
 	}

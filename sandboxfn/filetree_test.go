@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -227,6 +228,40 @@ func TestContentCache(t *testing.T) {
 		t.Error("it keeps what is not what it says")
 	}
 }
+
+// What is only kept makes room for what a call needs.
+func TestContentCacheMakesRoom(t *testing.T) {
+	c := contentCache{most: 10, bytes: 100}
+	get := func(text string, w io.Writer) error {
+		_, sum, _ := digest(func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader([]byte(text))), nil })
+		return c.fetch(w, bytes.NewReader([]byte(text)), int64(len(text)), sum)
+	}
+	if err := errors.Join(get("one", io.Discard), get("two", io.Discard)); err != nil || c.used.Len() != 2 {
+		t.Fatalf("%d kept, %v", c.used.Len(), err)
+	}
+	for _, text := range []string{"three", "one"} {
+		var out bytes.Buffer
+		full := true
+		w := writerFunc(func(p []byte) (int, error) {
+			if full {
+				full = false
+				n, _ := out.Write(p[:1])
+				return n, &fs.PathError{Op: "write", Err: syscall.ENOSPC}
+			}
+			return out.Write(p)
+		})
+		if err := get(text, w); err != nil || out.String() != text || c.used.Len() != 0 || c.size != 0 {
+			t.Errorf("got %q, %v; %d kept", &out, err, c.used.Len())
+		}
+		if err := get("one", io.Discard); err != nil || c.used.Len() != 1 {
+			t.Errorf("afterwards: %d kept, %v", c.used.Len(), err)
+		}
+	}
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 type readerFunc func([]byte) (int, error)
 

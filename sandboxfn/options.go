@@ -150,7 +150,7 @@ type Options struct {
 	Nested     Nested  // what a call from inside the function's sandbox does; default NestedCaller
 
 	// Tracer follows calls; nil means the client's.
-	Tracer Tracer
+	Tracer Tracer `json:"-"`
 
 	// Stdout and Stderr receive forwarded output; nil means the client's, which
 	// are os.Stdout and os.Stderr unless it says otherwise. Calls that run at

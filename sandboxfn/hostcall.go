@@ -17,7 +17,8 @@ import (
 )
 
 // maxUpcalls is how many things a worker may have run here at once for a call.
-const maxUpcalls = 1000
+// Workers keep to half of it.
+const maxUpcalls = 2 * worker.MaxUpcalls
 
 // hostCall is one attempt of a call, as its worker's connection knows it.
 type hostCall struct {
@@ -37,7 +38,7 @@ type hostCall struct {
 	end  context.CancelCauseFunc // guarded by mu; ends life
 	over bool                    // guarded by mu
 	ups  map[uint64]*hostUp      // guarded by mu; what runs here for the worker
-	held int64              // guarded by mu; bytes of their arguments
+	held int64                   // guarded by mu; bytes of their arguments
 }
 
 // hostUp is something that runs here for a worker.
@@ -100,7 +101,7 @@ func (w *workerConn) dispatch(m *frame.Message) error {
 			return fmt.Errorf("%w: %w", frame.ErrMalformed, err)
 		}
 		if h := w.host(call); h != nil {
-			h.upcall(m.ID, kind, object, envelope.Payload{Body: m.Body[n:], Segments: m.Segments})
+			return h.upcall(m.ID, kind, object, envelope.Payload{Body: m.Body[n:], Segments: m.Segments})
 		}
 	case frame.Item:
 		if h := w.host(m.ID); h != nil && h.items != nil {
@@ -140,7 +141,7 @@ func (w *workerConn) up(id uint64) *hostUp {
 // upcall runs something in a goroutine of its own, and answers. It does not
 // wait: the goroutine that reads must go on. What runs has a context that ends
 // with the call.
-func (h *hostCall) upcall(id uint64, kind envelope.Upcall, object uint64, p envelope.Payload) {
+func (h *hostCall) upcall(id uint64, kind envelope.Upcall, object uint64, p envelope.Payload) error {
 	size := int64(len(p.Body))
 	for _, s := range p.Segments {
 		size += int64(len(s))
@@ -148,46 +149,50 @@ func (h *hostCall) upcall(id uint64, kind envelope.Upcall, object uint64, p enve
 	h.mu.Lock()
 	if h.over { // its worker has sent the result already
 		h.mu.Unlock()
-		return
+		return nil
+	}
+	if len(h.ups) >= maxUpcalls || h.ups[id] != nil {
+		h.mu.Unlock()
+		return fmt.Errorf("%w: more than %d callbacks at once", frame.ErrMalformed, maxUpcalls)
 	}
 	if h.life == nil {
 		h.life, h.end = context.WithCancelCause(context.WithoutCancel(h.caller))
 	}
 	ctx, cancel := context.WithCancelCause(h.life)
+	u := &hostUp{cancel: cancel, window: frame.NewWindow()}
+	if h.ups == nil {
+		h.ups = map[uint64]*hostUp{}
+	}
+	full := h.held+size > h.limit && h.held > 0
+	h.ups[id] = u
+	if full {
+		p, size = envelope.Payload{}, 0 // it is not kept
+	}
+	h.held += size
 	h.mu.Unlock()
 	// The call's own end reaches callbacks, too.
 	stop := context.AfterFunc(h.caller, func() { cancel(context.Cause(h.caller)) })
-	u := &hostUp{cancel: cancel, window: frame.NewWindow()}
-	h.mu.Lock()
-	full := len(h.ups) >= maxUpcalls || h.held+size > h.limit && h.held > 0
-	if !full {
-		if h.ups == nil {
-			h.ups = map[uint64]*hostUp{}
-		}
-		h.ups[id] = u
-		h.held += size
-	}
-	h.mu.Unlock()
 	go func() {
 		var answer envelope.Payload
 		defer func() { // also when a callback calls runtime.Goexit
-			if !full {
+			stop()
+			cancel(nil)
+			defer func() { // only now, or a worker that takes no answers could have any number made
 				h.mu.Lock()
 				delete(h.ups, id)
 				h.held -= size
 				h.mu.Unlock()
-			}
-			stop()
-			cancel(nil)
+			}()
 			// A failure shows where the connection is read.
 			_ = h.w.w.Write(&frame.Message{Type: frame.Upresult, ID: id, Body: answer.Body, Segments: answer.Segments})
 		}()
 		if full {
-			answer = failedUpcall(errdefs.New("E9003", h.name, "too many callbacks at once"))
+			answer = failedUpcall(errdefs.New("E9003", h.name, "the arguments of the callbacks that run at once are over the limit (max_payload)"))
 			return
 		}
 		h.serve(ctx, id, u, kind, object, p, &answer)
 	}()
+	return nil
 }
 
 func failedUpcall(err error) envelope.Payload {

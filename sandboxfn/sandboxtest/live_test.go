@@ -558,3 +558,48 @@ func TestNested(t *testing.T) {
 }
 
 func errCode(err error, code errdefs.Code) bool { return errdefs.CodeOf(err) == code }
+
+// More callbacks at once than are let through, each with a goroutine.
+var manyBacks = declareDecl(sandboxfn.Decl{Name: "manyBacks", Params: twoParams("n", "each", "tell")},
+	func(ctx context.Context, a callbackArgs) (int, error) {
+		var wg sync.WaitGroup
+		var failed atomic.Int64
+		for i := range a.N {
+			wg.Go(func() {
+				if _, err := a.Each(ctx, i, ""); err != nil {
+					failed.Add(1)
+				}
+			})
+		}
+		wg.Wait()
+		return int(failed.Load()), nil
+	})
+
+func TestManyCallbacksAtOnce(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	var now, most atomic.Int64
+	failed, err := manyBacks.Call(ctx, callbackArgs{N: 3000, Each: func(context.Context, int, string) (string, error) {
+		n := now.Add(1)
+		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
+		}
+		time.Sleep(time.Millisecond)
+		now.Add(-1)
+		return "", nil
+	}})
+	if failed != 0 || err != nil || most.Load() > 1000 {
+		t.Errorf("%d failed, %v; %d at once", failed, err, most.Load())
+	}
+}
+
+// A nested call that loses its worker tells the function that made it.
+var nestedLoss = declare("nestedLoss", func(ctx context.Context, _ int) (string, error) {
+	_, err := obey.With(sandboxfn.Options{Env: map[string]string{"OF": "nestedLoss"}}).Call(ctx, order{What: "exit"})
+	return fmt.Sprint(errors.Is(err, sandboxfn.ErrWorkerLost), err), nil
+})
+
+func TestNestedLoss(t *testing.T) {
+	got, err := nestedLoss.Call(sandboxtest.Process(t), 0)
+	if err != nil || !strings.HasPrefix(got, "true") {
+		t.Errorf("got %q, %v", got, err)
+	}
+}

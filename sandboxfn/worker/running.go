@@ -30,6 +30,8 @@ type running struct {
 	over    bool          // guarded by sending
 	gone    chan struct{} // closed with over
 
+	room chan struct{} // one for each upcall that is under way
+
 	mu       sync.Mutex
 	returned []func() error // guarded by mu
 	ended    []func()       // guarded by mu
@@ -111,9 +113,18 @@ type upcall struct {
 	items *frame.Inbox       // nil unless it is a stream
 }
 
-// start sends an upcall. The context, when it is not nil, cancels it.
+// MaxUpcalls is how many upcalls of a call are under way at once; others wait
+// for them.
+const MaxUpcalls = 1000
+
+// start sends an upcall once there is room for it.
 func (c *running) start(kind envelope.Upcall, object uint64, stream bool, p envelope.Payload) (*upcall, error) {
 	c.relieve()
+	select {
+	case c.room <- struct{}{}:
+	case <-c.gone:
+		return nil, errOver("call back")
+	}
 	u := &upcall{c: c, reply: make(chan frame.Message, 1)}
 	if stream {
 		u.items = frame.NewInbox()
@@ -241,7 +252,10 @@ func (s *server) addUpcall(u *upcall) uint64 {
 func (s *server) dropUpcall(id uint64) {
 	s.up.mu.Lock()
 	defer s.up.mu.Unlock()
-	delete(s.up.m, id)
+	if u := s.up.m[id]; u != nil {
+		delete(s.up.m, id)
+		<-u.c.room
+	}
 }
 
 func (s *server) upcall(id uint64) *upcall {

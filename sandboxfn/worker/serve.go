@@ -240,7 +240,7 @@ func (s *server) call(m *frame.Message) (reading bool) {
 func (s *server) begin(id, turn uint64, in *envelope.OpenedRequest) *running {
 	c := &running{
 		s: s, id: id, turn: turn, limit: max(in.MaxPayload, 0), meta: in.Meta,
-		out: frame.NewWindow(), gone: make(chan struct{}),
+		out: frame.NewWindow(), gone: make(chan struct{}), room: make(chan struct{}, MaxUpcalls),
 	}
 	c.ctx = newCallContext(in.Timeout, c)
 	if s.base == nil {

@@ -140,7 +140,7 @@ func (b *batcher[In, Out]) bind(fn func(context.Context, []In) ([]Result[Out], e
 			out.Failed(err)
 			return
 		case err == nil:
-			b.isolate(in.MaxPayload, out, results)
+			b.isolate(out, results)
 		}
 		out.Returned(b.fn.res, &results, err)
 	}
@@ -198,12 +198,12 @@ func (b *batcher[In, Out]) checked(ctx context.Context, items []In, fn func(cont
 
 // isolate puts an error in the place of each result that can't be sent, so that
 // the others arrive.
-func (b *batcher[In, Out]) isolate(limit int64, out *envelope.Response, results []Result[Out]) {
+func (b *batcher[In, Out]) isolate(out *envelope.Response, results []Result[Out]) {
 	if out.Fits(b.fn.res, &results) == nil {
 		return
 	}
 	for i := range results {
-		if _, err := b.one.res.Measure(knownErrors(), &results[i], limit); err != nil {
+		if err := out.Fits(b.one.res, &results[i]); err != nil {
 			results[i] = Result[Out]{Err: err}
 		}
 	}
@@ -238,10 +238,12 @@ func (b *batcher[In, Out]) enter(ctx context.Context, h *handle, args *In) (*bat
 		}
 	}
 	o := h.opts.withDefaults()
-	size, err := b.one.args.Measure(knownErrors(), args, int64(o.MaxPayload))
+	p, err := envelope.EncodeRequest(envelope.Request{JSON: o.Codec == CodecJSON}, b.one.args, knownErrors(), args, int64(o.MaxPayload))
 	if err != nil {
 		return nil, nil, err
 	}
+	size := p.Size()
+	p.Release()
 	if worker.Serving() || worker.InCall(ctx) {
 		// It is made on behalf of the call that it comes from, with which it ends:
 		// it can't run together with those of others.

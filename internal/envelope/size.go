@@ -2,20 +2,19 @@ package envelope
 
 import "reflect"
 
-// Measure encodes what v points to and reports how many bytes that takes. What
-// can't be sent is E9002, what is above limit E9003.
-func (c *Codec) Measure(errs *Errors, v any, limit int64) (int64, error) {
-	e := newEncoder(errs, limit)
-	err := c.encode(e, reflect.ValueOf(v).Elem())
-	n := e.size()
-	p := Payload{Body: e.buf}
-	p.Release()
-	return n, err
+// Size is how many bytes p has.
+func (p Payload) Size() int64 {
+	n := int64(len(p.Body))
+	for _, s := range p.Segments {
+		n += int64(len(s))
+	}
+	return n
 }
 
-// Fits reports whether a result can be sent: E9002 or E9003 when not. The
-// response is to be built after it.
-func (r *Response) Fits(c *Codec, result any) error {
+// Fits reports what keeps the value that v points to from being sent as a
+// result, or as part of one: E9002 or E9003. The response is to be built after
+// it.
+func (r *Response) Fits(c *Codec, v any) error {
 	r.begin(Returned)
-	return c.encode(r.e, reflect.ValueOf(result).Elem())
+	return c.encode(r.e, reflect.ValueOf(v).Elem())
 }

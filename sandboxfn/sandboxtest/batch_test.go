@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -214,6 +215,28 @@ func batchBubble(t *testing.T, f func(t *testing.T, ctx context.Context)) [][]st
 	seen.batches = nil
 	synctest.Test(t, func(t *testing.T) { f(t, sandboxtest.InProcess(t)) })
 	return seen.batches
+}
+
+var halve = declareBatch("halve", sandboxfn.Options{Batch: 3, BatchWait: time.Second, Codec: sandboxfn.CodecJSON}, nil,
+	func(_ context.Context, in []float64) ([]sandboxfn.Result[float64], error) {
+		results := make([]sandboxfn.Result[float64], len(in))
+		for i, x := range in {
+			if results[i].Value = x / 2; x == 3 {
+				results[i].Value = math.NaN()
+			}
+		}
+		return results, nil
+	})
+
+// A number that JSON has no form for fails alone, on either side.
+func TestBatchAsJSON(t *testing.T) {
+	results := callAll(sandboxtest.InProcess(t), halve, 1, math.Inf(1), 3, 5)
+	for i, want := range []float64{0.5, 0, 0, 2.5} {
+		r := results[i]
+		if r.Value != want || (r.Err != nil) != (want == 0) || r.Err != nil && sandboxfn.CodeOf(r.Err) != "E9002" {
+			t.Errorf("%d: got %+v", i, r)
+		}
+	}
 }
 
 func TestBatchWaits(t *testing.T) {

@@ -195,6 +195,23 @@ var rereadFunc = declareDecl(sandboxfn.Decl{
 	return string(b), err
 })
 
+// Files and objects go with calls as JSON, too.
+func TestFilesAndObjectsAsJSON(t *testing.T) {
+	ctx, dir := sandboxtest.InProcess(t), t.TempDir()
+	o := sandboxfn.Options{Codec: sandboxfn.CodecJSON}
+	src, dst := write(t, filepath.Join(dir, "src"), "text", 0o600), filepath.Join(dir, "dst")
+	if _, err := convertFunc.With(o).Call(ctx, convertArgs{Src: src, Dst: dst}); err != nil || read(t, dst) != "TEXT" {
+		t.Error(err)
+	}
+	r, err := filesFunc.With(o).Call(ctx, fileArgs{File: sandboxfn.FromBytes("f", []byte("x"))})
+	if err != nil || read(t, r.File.Path()) != "X" {
+		t.Error(err)
+	}
+	if got, err := NewCounter(CounterParams{Name: "a"}, &o).Add(ctx, 2); got != 14 || err != nil {
+		t.Errorf("got %d, %v", got, err)
+	}
+}
+
 // A call that is made again has its files again.
 func TestFilesOfAnotherAttempt(t *testing.T) {
 	dir := t.TempDir()

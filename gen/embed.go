@@ -41,8 +41,8 @@ func (a *analysis) embed(o *directive.Options) {
 }
 
 // embedPattern is what go:embed has to be told to hold local, which is relative
-// to dir; or why it can't. A folder is held with everything in it, so what
-// go:embed would pass over in silence is a problem.
+// to dir; or why it can't. A folder is held with everything in it, so what the
+// go command would pass over in silence is a problem.
 func embedPattern(dir, local string) (pattern, problem string) {
 	shown := show(local)
 	clean := path.Clean(local)

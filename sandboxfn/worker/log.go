@@ -21,9 +21,10 @@ const (
 	maxLogQueue = 1 << 20 // bytes of records that wait for a slow caller
 	logOverhead = 64      // bytes that a record counts beside its own
 
-	// errorWait is how long a record of an error holds up who logs it, so that it
-	// is not lost when the process exits next.
-	errorWait = 10 * time.Millisecond
+	// errorWait is how long a record of an error may hold up who logs it, so that
+	// it is not lost when the process exits next. Where one has waited in vain,
+	// others do not until the caller takes records again.
+	errorWait = 100 * time.Millisecond
 )
 
 // MetaOwn begins the names of what goes with a call and is ours. The rest are

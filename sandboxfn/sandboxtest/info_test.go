@@ -1,6 +1,7 @@
 package sandboxtest_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -183,6 +184,14 @@ func TestCodecJSON(t *testing.T) {
 			}
 			if _, err := double.With(as).Call(ctx, -1); !errors.Is(err, os.ErrInvalid) || err.Error() != "double -1: invalid argument" {
 				t.Errorf("double(-1): %v", err)
+			}
+			big := bytes.Repeat([]byte{0, 0xff, '"'}, 1<<19)
+			if got, err := echoBytes.With(as).Call(ctx, big); !bytes.Equal(got, big) || err != nil {
+				t.Errorf("%d bytes became %d, %v", len(big), len(got), err)
+			}
+			as.MaxPayload = sandboxfn.MiB
+			if _, err := echoBytes.With(as).Call(ctx, big[:900_000]); !errors.Is(err, sandboxfn.ErrPayloadTooLarge) || !strings.Contains(err.Error(), "as JSON has 1200002 bytes") {
+				t.Errorf("too large as JSON: %v", err)
 			}
 			if _, err := stumble.With(as).Call(ctx, "panic"); !errors.Is(err, sandboxfn.ErrPanic) {
 				t.Errorf("panic: %v", err)

@@ -98,7 +98,7 @@ func outcome(n int) (result int, text string) {
 // longer than that. killed reports how many; there are as many when it returns,
 // and no more after it.
 func killWorkers(t *testing.T) (ctx context.Context, killed func() int) {
-	const few = 2
+	const few = 3
 	c, err := sandboxfn.NewClient(nil)
 	if err != nil {
 		t.Fatal(err)

@@ -1,3 +1,9 @@
+//go:build !race
+
+// Each of these tests types a part of the standard library from source, which
+// takes many times as long under the race detector; the checks start no
+// goroutines.
+
 package vet
 
 import (

@@ -293,9 +293,6 @@ func (w *poolWorker) release(s *setup) { w.pool.release(w, termsOf(&s.opts)) }
 // returned.
 func (w *poolWorker) drain() { w.pool.drain(w) }
 
-// retire ends a worker that nothing runs in, in the background.
-func (w *poolWorker) retire() { w.pool.giveUp(w, true) }
-
 // discard ends the worker, in the background, whatever runs in it: its other
 // calls are lost. A call that waits gets another.
 func (w *poolWorker) discard() { w.pool.giveUp(w, false) }

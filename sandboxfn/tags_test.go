@@ -103,8 +103,7 @@ func TestBadValues(t *testing.T) {
 			N int `sandbox:"env=KEY"`
 		}
 	}
-	var v []bad
-	v = make([]bad, 2)
+	v := make([]bad, 2)
 	err := fillTags(withEnv(context.Background(), env), "media.Describe", &v)
 	if err == nil || !strings.Contains(err.Error(), "[0].Inner.N: the value of variable KEY is no int") || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("got %v", err)

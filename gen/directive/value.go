@@ -204,7 +204,7 @@ func (d *decoder) name(f field, e Element) {
 		d.notA(f, e.Text, e.Pos, e.end())
 	case d.first(f, e, e.Text):
 		to := reflect.ValueOf(d.options).Elem().Field(f.index).Interface().(*[]Name)
-		*to = append(*to, Name{Text: e.Text, Pos: e.Pos})
+		*to = append(*to, Name(e))
 	}
 }
 

@@ -45,9 +45,11 @@ func (c *running) callback(t reflect.Type, n uint64) (reflect.Value, error) {
 		return out
 	}
 	return reflect.MakeFunc(t, func(args []reflect.Value) []reflect.Value {
-		var ctx context.Context
+		ctx := context.Background() // a callback without a context has the call's, at the caller
 		if sh.Context {
-			ctx, _ = args[0].Interface().(context.Context)
+			if given, ok := args[0].Interface().(context.Context); ok {
+				ctx = given
+			}
 			args = args[1:]
 		}
 		p, err := sh.In.Encode(c.prefix(envelope.UpCall, n), args, c.s.errors, c.limit)
@@ -152,7 +154,7 @@ func (u *upcall) next() (frame.Message, bool, error) {
 
 // streamEnd is how a stream has ended whose items are all consumed.
 func (u *upcall) streamEnd() error {
-	r, err := u.wait(nil)
+	r, err := u.wait(context.Background())
 	var pan *panicked
 	if errors.As(err, &pan) {
 		panic(Panicked(pan.Panic))
@@ -239,7 +241,7 @@ func (w *borrowedWriter) write(b []byte) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	r, err := u.wait(nil)
+	r, err := u.wait(context.Background())
 	var pan *panicked
 	if errors.As(err, &pan) {
 		panic(Panicked(pan.Panic))

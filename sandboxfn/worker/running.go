@@ -148,14 +148,11 @@ func (u *upcall) cancel(cause error) {
 	_ = u.c.send(&frame.Message{Type: frame.Cancel, ID: u.id, Body: envelope.EncodeCause(cause, u.c.s.errors)})
 }
 
-// wait waits for the answer. When ctx, which may be nil, ends, the caller is
-// told, and its answer is still waited for.
+// wait waits for the answer. When ctx ends, the caller is told, and its answer is
+// still waited for.
 func (u *upcall) wait(ctx context.Context) (reply, error) {
 	defer u.c.s.dropUpcall(u.id)
-	var done <-chan struct{}
-	if ctx != nil {
-		done = ctx.Done()
-	}
+	done := ctx.Done()
 	for {
 		select {
 		case m := <-u.reply:

@@ -282,7 +282,11 @@ func (x *batch[In, Out]) run(ctx context.Context) {
 	for i, m := range x.members {
 		items[i] = m.args
 	}
-	if x.ours, x.err = x.h.call(ctx, &items, &x.results); x.ours {
+	x.ours, x.err = x.h.call(ctx, &items, &x.results)
+	if x.err == nil && len(x.results) != len(items) { // the worker should have refused that
+		x.ours, x.err = true, wrongLength(x.h.fn.name, len(x.results), len(items))
+	}
+	if x.ours {
 		x.err = informed(x.err, CallInfo{Function: x.h.fn.id}) // once, for all to have the same value
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
 
@@ -44,7 +45,7 @@ type Decl struct {
 
 // Func is the handle of a sandboxed function: A holds its arguments, R its
 // results. It is a small value, made once by [Declare]; copies are equal. Its
-// methods are safe for concurrent use.
+// methods are safe for concurrent use. Calls of the zero value fail with E9008.
 type Func[A, R any] struct{ h *handle }
 
 // handle is a function with the options it is called with.
@@ -93,6 +94,10 @@ func bindAny[A, R any](f *function, fn func(context.Context, A) (R, error)) {
 //
 // A call runs at most once, unless the function is marked idempotent.
 func (f Func[A, R]) Call(ctx context.Context, args A) (R, error) {
+	if f.h == nil {
+		var zero R
+		return zero, errNoHandle()
+	}
 	if worker.FakeOf(ctx, f.h.fn.id) != nil {
 		return call[A, R](ctx, f.h, &args)
 	}
@@ -110,6 +115,10 @@ func (f Func[A, R]) Call(ctx context.Context, args A) (R, error) {
 // Local runs the function here, in this process: no sandbox, no copies, no
 // validation, no deadline but ctx's.
 func (f Func[A, R]) Local(ctx context.Context, args A) (R, error) {
+	if f.h == nil {
+		var zero R
+		return zero, errNoHandle()
+	}
 	fn, ok := f.h.fn.impl.(func(context.Context, A) (R, error))
 	if !ok {
 		var zero R
@@ -130,12 +139,31 @@ func (f Func[A, R]) With(o Options) Func[A, R] {
 }
 
 func (h *handle) with(o Options) *handle {
+	if h == nil {
+		return nil
+	}
 	return &handle{fn: h.fn, opts: h.opts.override(o), instance: h.instance, changed: true}
 }
 
 // Name is the id of the function: import path and name, unless its directive
-// sets another.
-func (f Func[A, R]) Name() string { return f.h.fn.id }
+// sets another. The zero value has none.
+func (f Func[A, R]) Name() string {
+	if f.h == nil {
+		return ""
+	}
+	return f.h.fn.id
+}
+
+// errNoHandle is the error of calls of a zero handle.
+func errNoHandle() error { return errdefs.New("E9008", "call", "the handle was not made by Declare") }
+
+// name is how errors name the function of h, which may be nil.
+func (h *handle) name() string {
+	if h == nil {
+		return "call"
+	}
+	return h.fn.name
+}
 
 // displayName is how errors name the function, "media.Describe", or the method,
 // "media.Model.Predict".

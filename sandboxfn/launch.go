@@ -60,10 +60,14 @@ func (p *pool) launch(ctx context.Context, s *setup) (_ *poolWorker, err error) 
 }
 
 // outputTo directs what the worker writes to where the options of s say: those of
-// the call that began last, where several run at once.
+// the call that began last, where several run at once. What has been ended
+// writes nowhere else any more.
 func (w *poolWorker) outputTo(s *setup, out, stderr *sink) {
 	w.outMu.Lock()
 	defer w.outMu.Unlock()
+	if w.outEnded {
+		return
+	}
 	ts := &w.pool.set.targets
 	for _, x := range []struct {
 		sink *sink

@@ -27,7 +27,8 @@ import (
 // Leaving the loop cancels what is running, and waits until it has returned, as
 // after the cancellation of a call. It waits for an input that is busy, too, but
 // not for long: one that blocks is left, and ends when it comes back with the
-// next value.
+// next value. A result that is a reader is to be read in the loop: it ends with
+// it, however that ends.
 //
 // When ctx ends, nothing more is pulled, and what was pulled gets its pair: a
 // result that is there, or E9013 or E9014. When none of these pairs tells, and
@@ -55,10 +56,20 @@ func (f Func[A, R]) MapUnordered(ctx context.Context, in iter.Seq[A]) iter.Seq2[
 // Collect calls the function with each of args, as many at once as [Func.Map]
 // has in flight, and returns the results in the order of args. The first error
 // cancels the rest and is returned, alone, when all have ended. Without args
-// there are no results and no error.
+// there are no results and no error. Results that are readers keep their workers
+// until each is read to its end or closed, or ctx ends; all of them must have
+// been returned before the first can be read, so there have to be as many
+// workers.
 func (f Func[A, R]) Collect(ctx context.Context, args []A) ([]R, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	var reading atomic.Int64 // results to be read, and this
+	reading.Store(1)
+	readOne := func() {
+		if reading.Add(-1) == 0 {
+			cancel(nil)
+		}
+	}
+	defer readOne()
 	results := make([]R, len(args))
 	var next atomic.Int64
 	var failed struct {
@@ -78,6 +89,10 @@ func (f Func[A, R]) Collect(ctx context.Context, args []A) ([]R, error) {
 							cancel(err)
 						})
 						return
+					}
+					reading.Add(1)
+					if !onceRead(&r, readOne) {
+						readOne()
 					}
 					results[i] = r
 				}
@@ -101,6 +116,9 @@ func (f Func[A, R]) Collect(ctx context.Context, args []A) ([]R, error) {
 // take at once, and one more for each, so that no worker waits for the next
 // input. Of a batch function it is enough to fill the batches of all workers.
 func (h *handle) inFlight() int {
+	if h == nil {
+		return 1 // the calls fail
+	}
 	o := h.opts.withDefaults()
 	h.instance.adjust(&o)
 	if o.InFlight > 0 {
@@ -206,7 +224,7 @@ func (m *mapper[A, R]) loop(yield func(int, Result[R]) bool) {
 	case bad != nil:
 		bad.raise()
 	case !done && !told:
-		yield(n, Result[R]{Err: ended(m.parent, m.f.h.fn.name, "while waiting for the next input")})
+		yield(n, Result[R]{Err: ended(m.parent, m.f.h.name(), "while waiting for the next input")})
 	}
 }
 

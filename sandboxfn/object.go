@@ -147,11 +147,17 @@ func (i *instance) usable(fn *function) error {
 	switch {
 	case i.object == nil:
 		return errdefs.New("E9018", fn.name, "the object was not made by its constructor")
-	case i.object.closed.Load():
-		return errdefs.New("E9018", fn.name, "the object has been closed")
+	case i.isClosed():
+		return closedObject(fn.name)
 	}
 	return nil
 }
+
+func closedObject(name string) error {
+	return errdefs.New("E9018", name, "the object has been closed")
+}
+
+func (i *instance) isClosed() bool { return i != nil && i.object != nil && i.object.closed.Load() }
 
 // adjust gives a pinned object one worker that stays.
 func (i *instance) adjust(o *Options) {
@@ -181,11 +187,19 @@ func (o Object) Close() error {
 
 func (o *object) close() error {
 	o.mu.Lock()
-	pools := o.pools
+	pools := map[*pool]bool{}
+	for p := range o.pools {
+		pools[p.current()] = true
+	}
 	o.pools = nil
 	o.mu.Unlock()
 	var errs []error
 	for p := range pools {
+		if o.pin != "" {
+			p.mu.Lock()
+			p.only, p.shut = nil, true
+			p.mu.Unlock()
+		}
 		errs = append(errs, p.empty())
 	}
 	errs = append(errs, o.leaveHere())
@@ -268,20 +282,8 @@ func (o *object) hook(ctx context.Context, w *poolWorker, fn *function, args any
 // their calls have returned. It waits for the end of the idle ones and reports
 // what went wrong.
 func (p *pool) empty() error {
-	p.mu.Lock()
-	p.min, p.spare = 0, 0 // until the next call
-	var idle []*poolWorker
-	for w := range p.all {
-		if w.st.busy == 0 {
-			idle = append(idle, w)
-			p.giveUpLocked(w, true)
-		} else {
-			p.spendLocked(w, true)
-		}
-	}
-	p.unlock()
 	var errs []error
-	for _, w := range idle {
+	for _, w := range p.clear() {
 		<-w.over
 		errs = append(errs, w.endErr)
 	}

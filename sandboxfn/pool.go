@@ -101,10 +101,47 @@ func (ps *poolSet) of(key poolKey) *pool {
 	defer ps.mu.Unlock()
 	p := ps.pools[key]
 	if p == nil {
-		p = &pool{set: ps, stock: newStock[*poolWorker](&ps.upkeep, slots(key.concurrency), errClientClosed)}
-		p.started = p.watchNew
+		p = &pool{set: ps, key: key, stock: newStock[*poolWorker](&ps.upkeep, slots(key.concurrency), errClientClosed)}
+		p.started, p.emptied = p.watchNew, p.retire
 		p.closed = ps.closed
 		ps.pools[key] = p
+	}
+	return p
+}
+
+// retire removes the pool from its set when nothing is left in it. Setups that
+// are kept still have it, see reopen.
+func (p *pool) retire() {
+	p.set.mu.Lock()
+	defer p.set.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.retireLocked() && p.set.pools[p.key] == p {
+		delete(p.set.pools, p.key)
+	}
+}
+
+// reopen returns the pool for the key of p: p itself again, which was retired,
+// unless another has been made in the meantime.
+func (p *pool) reopen() *pool {
+	p.set.mu.Lock()
+	defer p.set.mu.Unlock()
+	if q := p.set.pools[p.key]; q != nil {
+		return q
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.retired, p.closed = false, p.closed || p.set.closed
+	p.set.pools[p.key] = p
+	return p
+}
+
+// current is the pool for the key of p that has workers, if any has.
+func (p *pool) current() *pool {
+	p.set.mu.Lock()
+	defer p.set.mu.Unlock()
+	if q := p.set.pools[p.key]; q != nil {
+		return q
 	}
 	return p
 }
@@ -153,12 +190,16 @@ func (s *setup) poolKey(ctx context.Context, c *Client) (poolKey, error) {
 	}, nil
 }
 
-// pool holds the workers for one key.
+// pool holds the workers for one key. It is in its set as long as there are any,
+// or somebody waits for one.
 type pool struct {
 	set *poolSet
+	key poolKey
 	*stock[*poolWorker]
 
-	only *poolWorker // the one a pinned object is bound to; guarded by the mutex of the stock
+	// Of a pinned object, guarded by the mutex of the stock.
+	only *poolWorker // the one it is bound to
+	shut bool        // the object is closed
 }
 
 // poolWorker is a worker of a pool.
@@ -174,6 +215,7 @@ type poolWorker struct {
 
 	outMu          sync.Mutex
 	stdout, stderr *target // where its output goes; guarded by outMu
+	outEnded       bool    // guarded by outMu; they are given back
 }
 
 func (w *poolWorker) state() *stockState { return &w.st }
@@ -191,31 +233,52 @@ func (w *poolWorker) alive() bool {
 // may be more. Queueing and starting end with ctx.
 //
 // A nested call may have as many workers again as are allowed, for each call
-// that it is nested in: those hold workers while they wait for it.
+// that it is nested in: those hold workers while they wait for it. The one
+// worker of a pinned object stays the only one.
 func (p *pool) get(ctx context.Context, s *setup) (*poolWorker, error) {
-	o := p.orderOf(s)
-	if n := depthOf(ctx); n > 0 {
-		deep := *o
-		deep.depth, deep.max = n, o.max*(n+1)
-		o = &deep
+	for {
+		o := p.orderOf(s)
+		n, closed := depthOf(ctx), s.instance.isClosed()
+		if n > 0 || closed {
+			own := *o
+			own.depth = n
+			if !s.instance.isPinned() {
+				own.max = o.max * (n + 1)
+			}
+			if closed {
+				own.min, own.spare = 0, 0
+			}
+			o = &own
+		}
+		w, err := p.stock.get(ctx, o)
+		if err != errRetired {
+			return w, err
+		}
+		p = p.reopen()
 	}
-	return p.stock.get(ctx, o)
 }
 
-// orderOf is what s asks of its pool.
+// orderOf is what s asks of a pool: its own, or one that has taken the place of
+// that.
 func (p *pool) orderOf(s *setup) *order[*poolWorker] {
-	s.ordered.Do(func() {
-		s.order = order[*poolWorker]{
-			terms: termsOf(&s.opts),
-			start: func(ctx context.Context) (*poolWorker, error) { return p.startFor(ctx, s) },
-			ended: func(ctx context.Context) error { return ended(ctx, s.name, "while waiting for a worker") },
-			everyone: func(err error) bool {
-				step, ok := errors.AsType[*stepError](err)
-				return ok && step.step == stepEnter || s.instance.isPinned()
-			},
-		}
-	})
+	if p != s.pool {
+		o := p.newOrder(s)
+		return &o
+	}
+	s.ordered.Do(func() { s.order = p.newOrder(s) })
 	return &s.order
+}
+
+func (p *pool) newOrder(s *setup) order[*poolWorker] {
+	return order[*poolWorker]{
+		terms: termsOf(&s.opts),
+		start: func(ctx context.Context) (*poolWorker, error) { return p.startFor(ctx, s) },
+		ended: func(ctx context.Context) error { return ended(ctx, s.name, "while waiting for a worker") },
+		everyone: func(err error) bool {
+			step, ok := errors.AsType[*stepError](err)
+			return ok && step.step == stepEnter || s.instance.isPinned()
+		},
+	}
 }
 
 // startFor starts a worker. A pinned object has one: its state is not made anew.
@@ -224,8 +287,11 @@ func (p *pool) startFor(ctx context.Context, s *setup) (*poolWorker, error) {
 		return p.launch(ctx, s)
 	}
 	p.mu.Lock()
-	only := p.only
+	only, shut := p.only, p.shut
 	p.mu.Unlock()
+	if shut {
+		return nil, closedObject(s.name)
+	}
 	if only != nil {
 		return nil, only.isLost(s.name)
 	}
@@ -286,8 +352,14 @@ func keepAlive(life context.Context, done <-chan struct{}, log *slog.Logger, ext
 }
 
 // release gives the worker's slot to a call that waits, or keeps it for the
-// next.
-func (w *poolWorker) release(s *setup) { w.pool.release(w, termsOf(&s.opts)) }
+// next. A call that was about to begin when its object was closed leaves no
+// worker behind.
+func (w *poolWorker) release(s *setup) {
+	if s.instance.isClosed() {
+		w.pool.clear()
+	}
+	w.pool.release(w, termsOf(&s.opts))
+}
 
 // drain gives the slot back and ends the worker when its other calls have
 // returned.
@@ -323,6 +395,9 @@ func (w *poolWorker) end(orderly bool) {
 	}
 	w.out.close()
 	w.err.close()
+	w.outMu.Lock()
+	defer w.outMu.Unlock()
+	w.outEnded = true // a call that has got the worker may be about to begin
 	for _, t := range []*target{w.stdout, w.stderr} {
 		if t != nil {
 			w.pool.set.targets.put(t)

@@ -37,6 +37,7 @@ type fakeMaker struct {
 	onStart func(ctx context.Context, n int) error // fails the n-th start, from 1
 	onCall  func(w *fakeWorker, call int) bool     // true: the worker answers its call-th call
 	hello   func(*envelope.Hello)
+	run     func(context.Context, *envelope.OpenedRequest, *envelope.Response) // nil: double
 	endErr  error
 
 	started, living atomic.Int64
@@ -92,10 +93,14 @@ func (w *fakeWorker) serve(m *fakeMaker, h *envelope.Hello) {
 		}
 		in, err := envelope.OpenRequest(envelope.Payload{Body: msg.Body}, knownErrors())
 		answer := envelope.NewResponse(knownErrors(), in.MaxPayload)
+		run := poolDouble.h.fn.run
+		if m.run != nil {
+			run = m.run
+		}
 		if err != nil {
 			answer.Failed(err)
 		} else {
-			poolDouble.h.fn.run(context.Background(), in, answer)
+			run(context.Background(), in, answer)
 		}
 		p := answer.Finish(envelope.Counters{})
 		if out.Write(&frame.Message{Type: frame.Result, ID: msg.ID, Body: p.Body}) != nil {

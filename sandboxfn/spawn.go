@@ -2,8 +2,11 @@ package sandboxfn
 
 import (
 	"context"
+	"io"
 	"sync"
 	"sync/atomic"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 // Spawn starts a call and returns at once. It never fails by itself: what is
@@ -12,16 +15,23 @@ import (
 // change until the call is done.
 //
 // A call that nobody waits for needs no clean-up: it keeps what it needs until
-// it is done, and nothing after that. There is no limit on spawned calls but
-// that of the workers they wait for.
+// it is done, and nothing after that, unless its result is a reader: that keeps
+// its worker until it is read to its end or closed, or ctx ends. There is no
+// limit on spawned calls but that of the workers they wait for.
 func (f Func[A, R]) Spawn(ctx context.Context, args A) *Call[R] {
 	var number atomic.Uint64
 	number.Store(lastCall.Add(1))
-	c := &Call[R]{id: (&trail{n: number.Load()}).id(), name: f.h.fn.name, done: make(chan struct{})}
+	c := &Call[R]{id: (&trail{n: number.Load()}).id(), name: f.h.name(), done: make(chan struct{})}
 	ctx, c.cancel = context.WithCancelCause(context.WithValue(ctx, numberKey{}, &number))
 	go func() {
-		defer c.cancel(nil)
+		reads := false
+		defer func() {
+			if !reads {
+				c.cancel(nil)
+			}
+		}()
 		v, err := f.Call(ctx, args)
+		reads = onceRead(&v, func() { c.cancel(nil) })
 		c.mu.Lock()
 		c.result = Result[R]{v, err}
 		close(c.done)
@@ -33,6 +43,37 @@ func (f Func[A, R]) Spawn(ctx context.Context, args A) *Call[R] {
 		}
 	}()
 	return c
+}
+
+// onceRead reports whether a result is a reader, which lives as long as the
+// context of its call, and lets end be called once it is read to its end or
+// closed.
+func onceRead[R any](result *R, end func()) bool {
+	r, ok := any(result).(*io.ReadCloser)
+	if !ok || *r == nil {
+		return false
+	}
+	*r = &endingReader{*r, sync.OnceFunc(end)}
+	return true
+}
+
+// endingReader tells when it has ended.
+type endingReader struct {
+	io.ReadCloser
+	end func()
+}
+
+func (r *endingReader) Read(p []byte) (int, error) {
+	n, err := r.ReadCloser.Read(p)
+	if err != nil {
+		r.end()
+	}
+	return n, err
+}
+
+func (r *endingReader) Close() error {
+	defer r.end()
+	return r.ReadCloser.Close()
 }
 
 type numberKey struct{}
@@ -95,7 +136,8 @@ func (c *Call[R]) Poll() (result R, done bool, err error) {
 }
 
 // Cancel cancels the call's context with a cause, which the call's error wraps;
-// nil means none. It does not wait for the end, and does nothing after it.
+// nil means none. It does not wait for the end, and does nothing after it, but to
+// a reader that is the result: that ends.
 func (c *Call[R]) Cancel(cause error) { c.cancel(cause) }
 
 // whenDone calls f when the call has ended, at once when it has.
@@ -114,8 +156,14 @@ func (c *Call[R]) whenDone(f func()) {
 // Gather waits for all calls and returns their results in the order of calls.
 // The first error, in time, cancels the rest with it as the cause; it is
 // returned, alone, when all have ended. So does the end of ctx: E9013 or E9014.
-// Without calls there are no results and no error.
+// Without calls there are no results and no error. A call that [Func.Spawn] has
+// not made is E9008, and cancels nothing.
 func Gather[R any](ctx context.Context, calls ...*Call[R]) ([]R, error) {
+	for _, c := range calls {
+		if c == nil || c.done == nil {
+			return nil, errdefs.New("E9008", "gather", "one of the calls was not made by Spawn")
+		}
+	}
 	ends := make(chan int, len(calls))
 	for i, c := range calls {
 		c.whenDone(func() { ends <- i })

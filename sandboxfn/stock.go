@@ -52,6 +52,7 @@ type stock[I stocked] struct {
 	care    *upkeep
 	slots   int          // of each thing
 	started func(I)      // told of each new one
+	emptied func()       // told, without the mutex, that nothing is left in it; may be nil
 	closing func() error // the error once it is closed
 
 	mu       sync.Mutex
@@ -67,6 +68,7 @@ type stock[I stocked] struct {
 	sweeper  *time.Timer    // guarded by mu; nil when there is nothing to sweep
 	sweepAt  time.Time      // guarded by mu; when it is due
 	closed   bool           // guarded by mu
+	retired  bool           // guarded by mu; nothing is in it, and nothing is to be until it is reopened
 	counts   stockCounts    // guarded by mu
 }
 
@@ -95,15 +97,39 @@ func newStock[I stocked](care *upkeep, slots int, closing func() error) *stock[I
 	return &stock[I]{care: care, slots: slots, closing: closing, started: func(I) {}, all: map[I]struct{}{}}
 }
 
+// errRetired is the error of get of a stock that has been retired.
+var errRetired = errors.New("the stock is not used any more")
+
+// isEmptyLocked reports whether nothing is there and nobody waits.
+func (k *stock[I]) isEmptyLocked() bool { return len(k.all)+len(k.waiting)+len(k.starting) == 0 }
+
+// retireLocked makes get fail, when nothing is left, and reports whether it
+// does.
+func (k *stock[I]) retireLocked() bool {
+	if !k.isEmptyLocked() {
+		return false
+	}
+	if k.sweeper != nil { // what it was to find is gone
+		k.sweeper.Stop()
+		k.sweeper = nil
+	}
+	k.retired = true
+	return true
+}
+
 // unlock releases mu, and then ends what is to be ended.
 func (k *stock[I]) unlock() {
 	ending := k.ending
 	k.ending = nil
+	empty := k.emptied != nil && !k.retired && k.isEmptyLocked()
 	k.mu.Unlock()
 	for _, end := range ending {
 		if !k.care.spawn(end) {
 			end()
 		}
+	}
+	if empty {
+		k.emptied()
 	}
 }
 
@@ -116,6 +142,10 @@ func (k *stock[I]) get(ctx context.Context, o *order[I]) (I, error) {
 	if k.closed {
 		k.mu.Unlock()
 		return none, k.closing()
+	}
+	if k.retired {
+		k.mu.Unlock()
+		return none, errRetired
 	}
 	k.last, k.min, k.spare = o, max(k.min, o.min), max(k.spare, o.spare)
 	if x, ok := k.takeLocked(); ok {
@@ -271,14 +301,7 @@ func (k *stock[I]) leave(wt *waiter[I]) {
 	i := slices.Index(k.waiting, wt)
 	if i >= 0 {
 		k.waiting = slices.Delete(k.waiting, i, i+1)
-		extra := k.comingLocked() - k.wantLocked()
-		for _, l := range slices.Backward(k.starting) {
-			if extra > 0 && !l.abandoned {
-				l.abandoned = true
-				l.cancel()
-				extra--
-			}
-		}
+		k.abandonLocked()
 	}
 	k.mu.Unlock()
 	if i >= 0 {
@@ -286,6 +309,18 @@ func (k *stock[I]) leave(wt *waiter[I]) {
 	}
 	if l := <-wt.ch; l.err == nil { // it was given a slot at the same moment
 		k.unused(l.x, wt.o.terms)
+	}
+}
+
+// abandonLocked gives up the starts that are not wanted any more.
+func (k *stock[I]) abandonLocked() {
+	extra := k.comingLocked() - k.wantLocked()
+	for _, l := range slices.Backward(k.starting) {
+		if extra > 0 && !l.abandoned {
+			l.abandoned = true
+			l.cancel()
+			extra--
+		}
 	}
 }
 
@@ -472,6 +507,25 @@ func (k *stock[I]) sweep() {
 			k.sweepByLocked(st.old)
 		}
 	}
+}
+
+// clear gives up everything: the idle ones now, which it returns, the others when
+// nothing runs in them any more. What is wanted beyond those who wait is
+// forgotten until the next use.
+func (k *stock[I]) clear() (idle []I) {
+	k.mu.Lock()
+	defer k.unlock()
+	k.min, k.spare = 0, 0
+	k.abandonLocked()
+	for x := range k.all {
+		if x.state().busy == 0 {
+			idle = append(idle, x)
+			k.giveUpLocked(x, true)
+		} else {
+			k.spendLocked(x, true)
+		}
+	}
+	return idle
 }
 
 // close ends everything. Those who wait fail.

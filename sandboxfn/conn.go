@@ -78,7 +78,7 @@ func newWorkerConn(conn net.Conn, proc workerHandle, out, err *sink) *workerConn
 		conn: conn, proc: proc, out: out, err: err, r: frame.NewReader(conn), w: frame.NewWriter(conn),
 		hosts: map[uint64]*hostCall{}, broken: make(chan struct{}),
 	}
-	w.r.Limit = w.most
+	w.r.Limit, w.r.Live = w.most, w.wanted
 	return w
 }
 
@@ -110,6 +110,24 @@ func (w *workerConn) most(t frame.Type, id uint64) int64 {
 		}
 	}
 	return limit
+}
+
+// wanted reports whether the call still runs to which a message belongs that
+// comes in parts, of which m is the beginning.
+func (w *workerConn) wanted(m *frame.Message) bool {
+	id := m.ID
+	switch m.Type {
+	case frame.Result, frame.Item:
+	case frame.Upcall:
+		call, _, _, _, err := envelope.ParseUpcall(m.Body)
+		if err != nil {
+			return false
+		}
+		id = call
+	default:
+		return true
+	}
+	return w.host(id) != nil
 }
 
 // newToken makes the mark by which a worker is known to be the one started.

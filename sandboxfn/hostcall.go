@@ -20,6 +20,9 @@ import (
 // Workers keep to half of it.
 const maxUpcalls = 2 * worker.MaxUpcalls
 
+// segmentSize is what a segment takes of memory beside its bytes.
+const segmentSize = 24
+
 // hostCall is one attempt of a call, as its worker's connection knows it.
 type hostCall struct {
 	w     *workerConn
@@ -72,6 +75,7 @@ func (h *hostCall) close() {
 	h.w.hmu.Lock()
 	delete(h.w.hosts, h.id)
 	h.w.hmu.Unlock()
+	h.w.r.Sweep() // what the worker has begun to send for it
 	h.mu.Lock()
 	h.over = true
 	if h.end != nil {
@@ -144,7 +148,7 @@ func (w *workerConn) up(id uint64) *hostUp {
 func (h *hostCall) upcall(id uint64, kind envelope.Upcall, object uint64, p envelope.Payload) error {
 	size := int64(len(p.Body))
 	for _, s := range p.Segments {
-		size += int64(len(s))
+		size += int64(len(s)) + segmentSize // also one without bytes takes memory
 	}
 	h.mu.Lock()
 	if h.over { // its worker has sent the result already

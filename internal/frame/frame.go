@@ -7,7 +7,8 @@
 // small is one frame. One that is not starts with a frame that has [flagParts]:
 // a table of sizes and the beginning of the message's body; the rest of the body
 // and the message's segments follow in frames of type Segment, at most 1 MiB
-// each, so that messages of other calls can go between them.
+// each, so that messages of other calls can go between them. Few messages are
+// under way in parts at once, and only one of them may be large.
 package frame
 
 import (
@@ -54,10 +55,19 @@ const (
 	maxBody = MaxPiece + maxTable
 
 	maxTable = 1 << 20 // bytes of a table of sizes
-	maxOpen  = 256     // messages whose parts are still on their way
+
+	// Of messages whose parts are still on their way a writer has no more than
+	// maxOpen, and all but the largest have together no more than maxBeside bytes.
+	// So what a reader holds of them is bounded by the size of one.
+	maxOpen   = 16
+	maxBeside = 8 << 20
 
 	flagParts = 1
 )
+
+// segmentsOf is how many segments a message of size bytes may have: what a
+// reader keeps of each is more than a segment without bytes costs the writer.
+func segmentsOf(size uint64) uint64 { return max(16<<10, size>>10) }
 
 // Message is what the two ends exchange.
 type Message struct {

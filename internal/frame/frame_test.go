@@ -2,12 +2,14 @@ package frame
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -137,6 +139,7 @@ func TestRefused(t *testing.T) {
 		{"short table", parts(0, 3, 1), ErrMalformed},
 		{"huge count", parts(0, 0xff, 0xff, 0xff, 0xff, 0x0f), ErrMalformed},
 		{"body longer than said", parts(1, 0, 'a', 'b'), ErrMalformed},
+		{"empty segments", parts(append([]byte{0, 0x81, 0x80, 1}, make([]byte, 16<<10+1)...)...), ErrMalformed},
 		{"twice", cat(parts(4, 0), parts(4, 0)), ErrMalformed},
 		{"over the limit", parts(0, 2, 0xff, 0xff, 0x7f, 0xff, 0xff, 0x7f), ErrTooLarge},
 		{"overflow", parts(0, 2, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x3f, 1), ErrTooLarge},
@@ -159,6 +162,196 @@ func TestRefusedAtOnce(t *testing.T) {
 	r.Limit = func(_ Type, id uint64) int64 { return int64(id - 7) }
 	if _, err := r.Next(); !errors.Is(err, ErrTooLarge) {
 		t.Fatalf("got %v, want %v", err, ErrTooLarge)
+	}
+}
+
+// announce is the beginning of a message in parts whose body is to have size
+// bytes.
+func announce(id uint64, size int, begin ...byte) []byte {
+	b := binary.AppendUvarint(nil, uint64(size))
+	b = append(append(b, 0), begin...)
+	return append(header{length: uint32(len(b)), typ: Upcall, flags: flagParts, id: id}.append(nil), b...)
+}
+
+func piece(id uint64, n int) []byte {
+	return append(header{length: uint32(n), typ: Segment, id: id}.append(nil), make([]byte, n)...)
+}
+
+// held is what r keeps of messages that are not complete.
+func held(r *Reader) (n int) {
+	for _, a := range r.open {
+		n += cap(a.buf)
+		for _, s := range a.msg.Segments {
+			n += cap(s)
+		}
+		if a.part > 0 {
+			n += cap(a.msg.Body)
+		}
+	}
+	return n
+}
+
+// What is announced and does not come takes no memory.
+func TestAllocatesWhatComes(t *testing.T) {
+	const size = 512 << 20
+	var wire bytes.Buffer
+	wire.Write(announce(1, size, 'x'))
+	r := NewReader(&wire)
+	r.Limit = unlimited
+	for came := 0; came < 20<<20; came += MaxPiece {
+		if _, err := r.Next(); err != io.ErrUnexpectedEOF {
+			t.Fatal(err)
+		}
+		if n := held(r); n > max(MaxPiece, growth*(came+1)) {
+			t.Fatalf("%d bytes are held of %d that came", n, came)
+		}
+		wire.Write(piece(1, MaxPiece))
+	}
+}
+
+func TestOpenMessagesAreBounded(t *testing.T) {
+	one := announce(1, 300<<20)
+	for _, c := range []struct {
+		name string
+		size int
+		n    int
+		ok   bool
+	}{
+		{"small", 100, maxOpen, true},
+		{"many", 100, maxOpen + 1, false},
+		{"large", 8 << 20, 1, true},
+		{"two large", 8 << 20, 2, false},
+		{"as large", 300 << 20, 1, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			wire := bytes.Clone(one)
+			for i := range c.n {
+				wire = append(wire, announce(uint64(2+i), c.size)...)
+			}
+			r := NewReader(bytes.NewReader(wire))
+			r.Limit = unlimited
+			_, err := r.Next()
+			if refused := errors.Is(err, ErrTooLarge) || errors.Is(err, ErrMalformed); refused == c.ok {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// A message that nobody waits for takes no memory, and those after it come.
+func TestSkipsWhatNobodyWaitsFor(t *testing.T) {
+	for _, first := range []bool{false, true} {
+		var wire bytes.Buffer
+		wire.Write(announce(1, 3<<20, 'x'))
+		wire.Write(piece(1, MaxPiece))
+		r := NewReader(&wire)
+		r.Limit = unlimited
+		live := first
+		r.Live = func(m *Message) bool { return live || m.ID != 1 || m.Type != Upcall || m.Body[0] != 'x' }
+		next := func(want error) Message {
+			t.Helper()
+			m, err := r.Next()
+			if err != want {
+				t.Fatalf("got %v, want %v", err, want)
+			}
+			return m
+		}
+		next(io.ErrUnexpectedEOF)
+		if n := held(r); (n > 0) != first {
+			t.Fatalf("%d bytes are held", n)
+		}
+		live = false
+		r.Sweep()
+		if n := held(r); n != 0 {
+			t.Fatalf("%d bytes are held", n)
+		}
+		wire.Write(piece(1, MaxPiece))
+		next(io.ErrUnexpectedEOF)
+		wire.Write(piece(1, MaxPiece-1))
+		NewWriter(&wire).Write(&Message{Type: Upcall, ID: 1, Body: []byte("y")})
+		if m := next(nil); string(m.Body) != "y" {
+			t.Fatalf("got %d bytes", len(m.Body))
+		}
+		next(io.EOF)
+	}
+}
+
+// Sweep may run beside Next.
+func TestSweepWhileReading(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	go func() {
+		w := NewWriter(a)
+		for id := uint64(1); w.Write(&Message{Type: Result, ID: id, Segments: [][]byte{make([]byte, 3<<20)}}) == nil; id++ {
+		}
+	}()
+	r := NewReader(b)
+	r.Limit = unlimited
+	var dead atomic.Bool
+	r.Live = func(m *Message) bool { return m.ID%2 == 0 || !dead.Load() }
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				dead.Store(!dead.Load())
+				r.Sweep()
+				time.Sleep(50 * time.Microsecond)
+			}
+		}
+	}()
+	for seen := 0; seen < 20; {
+		m, err := r.Next()
+		if err != nil || m.Size() != 3<<20 {
+			t.Fatalf("%d bytes, %v", m.Size(), err)
+		}
+		if m.ID%2 == 0 {
+			seen++
+		}
+	}
+	close(stop)
+	<-stopped
+}
+
+// Any number of messages of any size may be written at once.
+func TestManyWriters(t *testing.T) {
+	a, b := net.Pipe()
+	defer a.Close()
+	defer b.Close()
+	w := NewWriter(a)
+	const n = 60
+	for i := range n {
+		go w.Write(&Message{Type: Upcall, ID: uint64(i), Body: make([]byte, []int{100, MaxPiece + 1, 2 << 20, 9 << 20}[i%4])})
+	}
+	r := NewReader(b)
+	r.Limit = unlimited
+	for range n {
+		if _, err := r.Next(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// Writes that wait for others end with the connection.
+func TestWaitingWritersEnd(t *testing.T) {
+	a, b := net.Pipe()
+	defer b.Close()
+	w := NewWriter(a)
+	done := make(chan error)
+	const n = 20
+	for i := range n {
+		go func() { done <- w.Write(&Message{Type: Upcall, ID: uint64(i), Body: make([]byte, 12<<20)}) }()
+	}
+	time.Sleep(10 * time.Millisecond)
+	a.Close()
+	for range n {
+		if err := <-done; err == nil {
+			t.Error("a write has succeeded")
+		}
 	}
 }
 

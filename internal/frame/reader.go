@@ -3,18 +3,33 @@ package frame
 import (
 	"encoding/binary"
 	"io"
+	"sync"
 )
 
 const bufferSize = 32 << 10
 
-// A Reader receives messages. One goroutine at a time may use it. An error of
-// the connection that passes, such as a deadline, loses nothing: the next call
-// of [Reader.Next] goes on where the failed one stopped.
+// growth is how many times of what has come of a large part is allocated.
+const growth = 4
+
+// A Reader receives messages. One goroutine at a time may use it, but for
+// [Reader.Sweep]. An error of the connection that passes, such as a deadline,
+// loses nothing: the next call of [Reader.Next] goes on where the failed one
+// stopped.
+//
+// What a Reader holds of messages that are not complete grows with the bytes that
+// come, not with those that are announced, and is bounded for all of them
+// together by the largest limit and a few MiB.
 type Reader struct {
 	// Limit returns the most bytes a message may have, body and segments
 	// together. Nil means 1 MiB for every message. One for which it is zero is
 	// refused as soon as its first frame says that it has any.
 	Limit func(t Type, id uint64) int64
+
+	// Live reports whether anybody waits for a message that comes in parts, of
+	// which m has the type, the id and the beginning of the body. One that is not
+	// live is skipped: Next does not return it. Nil means that all are live. It
+	// must not call the Reader.
+	Live func(m *Message) bool
 
 	r        io.Reader
 	buf      []byte
@@ -27,16 +42,21 @@ type Reader struct {
 	body []byte    // what is there of it; nil for segments and unknown types
 	asm  *assembly // of a segment
 
-	open map[uint64]*assembly
+	mu   sync.Mutex           // not held while something is read
+	open map[uint64]*assembly // written with mu held, by the goroutine that reads
 }
 
 // assembly is a message whose parts are still on their way.
 type assembly struct {
+	size uint64 // over all, as announced
+	left uint64 // bytes that are missing of it; of the goroutine that reads
+
+	// Guarded by the mu of the reader.
 	msg   Message
 	sizes []uint64
-	part  int // being filled: 0 is the body, 1 the first segment
-	fill  []byte
-	left  uint64 // bytes that are missing over all
+	part  int    // being filled: 0 is the body, 1 the first segment
+	buf   []byte // what is there of it
+	dead  bool   // nobody waits for it: its bytes are skipped
 }
 
 // NewReader returns a Reader from r.
@@ -109,8 +129,9 @@ func (r *Reader) readBody() error {
 		r.left -= n
 		switch {
 		case r.asm != nil:
-			r.asm.fill = r.asm.fill[n:]
-			r.asm.left -= uint64(n)
+			r.mu.Lock()
+			r.asm.took(n)
+			r.mu.Unlock()
 		case r.body != nil:
 			r.body = r.body[:len(r.body)+n]
 		}
@@ -128,8 +149,9 @@ func (r *Reader) readBody() error {
 func (r *Reader) target() []byte {
 	switch {
 	case r.asm != nil:
-		r.asm.advance()
-		return r.asm.fill[:min(len(r.asm.fill), r.left)]
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.asm.room(r.left)
 	case r.body != nil:
 		return r.body[len(r.body) : len(r.body)+r.left]
 	}
@@ -185,7 +207,12 @@ func (r *Reader) finish() (Message, bool, error) {
 		if r.asm.left > 0 {
 			return Message{}, false, nil
 		}
+		r.mu.Lock()
 		delete(r.open, r.h.id)
+		r.mu.Unlock()
+		if r.asm.dead {
+			return Message{}, false, nil
+		}
 		return r.asm.complete(), true, nil
 	case r.body == nil:
 		return Message{}, false, nil // a type from the future
@@ -202,11 +229,57 @@ func (r *Reader) finish() (Message, bool, error) {
 	if r.open[r.h.id] != nil {
 		return Message{}, false, malformed("two messages of call %d at once", r.h.id)
 	}
-	if len(r.open) >= maxOpen {
-		return Message{}, false, malformed("more than %d messages at once", maxOpen)
+	if err := r.admit(a.size); err != nil {
+		return Message{}, false, err
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.open[r.h.id] = a
+	r.check(a)
 	return Message{}, false, nil
+}
+
+// admit refuses a message of size bytes that a [Writer] would not have begun
+// beside those that are open. One that goes out in one piece does not count
+// there.
+func (r *Reader) admit(size uint64) error {
+	sum, largest := uint64(0), uint64(0)
+	for _, a := range r.open {
+		sum += a.size
+		largest = max(largest, a.size)
+	}
+	if len(r.open) > maxOpen {
+		return malformed("more than %d messages at once", maxOpen)
+	}
+	if sum-largest+min(largest, size) > maxBeside+MaxPiece {
+		return ErrTooLarge
+	}
+	return nil
+}
+
+// check drops what has come of a, unless somebody waits for it.
+func (r *Reader) check(a *assembly) {
+	if a.dead || r.Live == nil {
+		return
+	}
+	m := Message{Type: a.msg.Type, ID: a.msg.ID, Body: a.msg.Body}
+	if a.part == 0 {
+		m.Body = a.buf
+	}
+	if !r.Live(&m) {
+		a.dead = true
+		a.msg, a.sizes, a.buf = Message{}, nil, nil
+	}
+}
+
+// Sweep drops what has come of messages that nobody waits for any more. Any
+// goroutine may call it, also while another is in [Reader.Next].
+func (r *Reader) Sweep() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range r.open {
+		r.check(a)
+	}
 }
 
 // newAssembly reads the table of a message that comes in parts.
@@ -231,9 +304,7 @@ func (r *Reader) newAssembly() (*assembly, error) {
 	if count > uint64(len(b)) {
 		return nil, malformed("table of sizes")
 	}
-	sizes := make([]uint64, 1, count+1)
-	sizes[0] = total
-	limit := uint64(r.limit(r.h.typ, r.h.id))
+	body, limit, table := total, uint64(r.limit(r.h.typ, r.h.id)), b
 	for range count {
 		n, err := number()
 		if err != nil {
@@ -242,34 +313,71 @@ func (r *Reader) newAssembly() (*assembly, error) {
 		if total += n; n > limit || total > limit {
 			return nil, ErrTooLarge
 		}
-		sizes = append(sizes, n)
 	}
 	if total > limit {
 		return nil, ErrTooLarge
 	}
-	if uint64(len(b)) > sizes[0] {
+	if count > segmentsOf(total) {
+		return nil, malformed("%d segments of %d bytes", count, total)
+	}
+	if uint64(len(b)) > body {
 		return nil, malformed("body is longer than its message")
 	}
-	a := &assembly{msg: Message{Type: r.h.typ, ID: r.h.id}, sizes: sizes, left: total - uint64(len(b))}
+	// Only now anything is kept.
+	a := &assembly{
+		msg: Message{Type: r.h.typ, ID: r.h.id}, size: total, left: total - uint64(len(b)),
+		sizes: make([]uint64, 1, count+1), buf: b[:len(b):len(b)],
+	}
+	a.sizes[0] = body
+	for range count {
+		n, k := binary.Uvarint(table)
+		table = table[k:]
+		a.sizes = append(a.sizes, n)
+	}
 	if count > 0 {
 		a.msg.Segments = make([][]byte, count)
 	}
-	a.msg.Body = b
-	if uint64(len(b)) < sizes[0] {
-		a.msg.Body = make([]byte, sizes[0])
-		a.fill = a.msg.Body[copy(a.msg.Body, b):]
-	}
+	a.took(0)
 	return a, nil
 }
 
-// advance makes fill the place of the next byte. A segment is allocated when
-// its first byte is there.
-func (a *assembly) advance() {
-	for len(a.fill) == 0 {
+// room is where the next bytes go, most of them at most; nil when they are
+// skipped. What is announced is allocated at once only up to a piece.
+func (a *assembly) room(most int) []byte {
+	if a.dead {
+		return nil
+	}
+	for uint64(len(a.buf)) == a.sizes[a.part] {
 		a.part++
-		s := make([]byte, a.sizes[a.part])
-		a.msg.Segments[a.part-1] = s
-		a.fill = s
+		a.buf = nil
+	}
+	have := len(a.buf)
+	if have == cap(a.buf) {
+		// By steps that end at the size, so that little is copied.
+		n := a.sizes[a.part]
+		for n > max(MaxPiece, growth*uint64(have)) {
+			n = (n + growth - 1) / growth
+		}
+		b := make([]byte, have, n)
+		copy(b, a.buf)
+		a.buf = b
+	}
+	return a.buf[have:min(cap(a.buf), have+most)]
+}
+
+// took says that n bytes have been read.
+func (a *assembly) took(n int) {
+	a.left -= uint64(n)
+	if a.dead {
+		return
+	}
+	a.buf = a.buf[:len(a.buf)+n]
+	switch {
+	case uint64(len(a.buf)) < a.sizes[a.part]:
+	case a.part == 0:
+		a.msg.Body = a.buf
+	default:
+		a.msg.Segments[a.part-1] = a.buf
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -28,6 +29,16 @@ type Writer struct {
 	spare    []byte      // guarded by mu; what pending was before
 	flushing bool        // guarded by pmu; somebody is about to write pending
 	soon     atomic.Bool // WriteSoon has been used
+
+	line  sync.Mutex // held by the one that waits for its turn
+	turns turns
+}
+
+// turns are those of messages that take more than one write.
+type turns struct {
+	mu    sync.Mutex
+	less  sync.Cond // sizes has got shorter
+	sizes []int64   // guarded by mu; of the messages that are under way
 }
 
 // gatherer is a connection with a gather write of its own. Others get theirs
@@ -37,7 +48,44 @@ type gatherer interface {
 }
 
 // NewWriter returns a Writer to w.
-func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+func NewWriter(w io.Writer) *Writer {
+	x := &Writer{w: w}
+	x.turns.less.L = &x.turns.mu
+	return x
+}
+
+// begin waits until a message of size bytes may be under way beside the others,
+// first come, first served.
+func (w *Writer) begin(size int64) {
+	w.line.Lock()
+	defer w.line.Unlock()
+	t := &w.turns
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for !t.room(size) {
+		t.less.Wait()
+	}
+	t.sizes = append(t.sizes, size)
+}
+
+func (w *Writer) done(size int64) {
+	t := &w.turns
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	i := slices.Index(t.sizes, size)
+	t.sizes = slices.Delete(t.sizes, i, i+1)
+	t.less.Signal()
+}
+
+// room reports whether there is room for a message beside the others.
+func (t *turns) room(size int64) bool {
+	sum, largest := size, size
+	for _, n := range t.sizes {
+		sum += n
+		largest = max(largest, n)
+	}
+	return len(t.sizes) < maxOpen && sum-largest <= maxBeside
+}
 
 // Write sends m and does not keep its slices. After an error the message is not
 // complete at the other end, nor will it ever be: the writer is broken and
@@ -108,8 +156,13 @@ func (w *Writer) writeParts(m *Message) error {
 	for _, s := range m.Segments {
 		table = binary.AppendUvarint(table, uint64(len(s)))
 	}
-	if len(table) > maxTable {
+	size := m.Size()
+	if len(table) > maxTable || uint64(len(m.Segments)) > segmentsOf(uint64(size)) {
 		return ErrTooLarge
+	}
+	if size > MaxPiece {
+		w.begin(size)
+		defer w.done(size)
 	}
 	first := m.Body[:min(len(m.Body), MaxPiece)]
 	p := pieces{m: m, rest: m.Body[len(first):], next: 0}

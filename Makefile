@@ -16,6 +16,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 demo: ## generate, build and run the declarative examples in real local sandboxes
+	@echo 'building (a few minutes the first time)…'
 	@$(GO) generate $(EXAMPLES)/csvstats $(EXAMPLES)/imagesafe
 	@$(GO) build -o bin/csvstats $(EXAMPLES)/csvstats
 	@$(GO) build -o bin/imagesafe $(EXAMPLES)/imagesafe

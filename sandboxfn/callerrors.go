@@ -106,7 +106,12 @@ func (e *WorkerLostError) coded() error {
 	} else {
 		b.WriteString("; the function had not been started")
 	}
-	return errdefs.Wrap("E9006", e.Func, b.String(), e.Err)
+	lost := errdefs.Wrap("E9006", e.Func, b.String(), e.Err)
+	if e.OOM {
+		lost.Message += "; raise memory"
+		lost.Suggestion = "raise memory"
+	}
+	return lost
 }
 
 // killedAtStart reports whether err says that a worker was ended from outside, or

@@ -204,11 +204,16 @@ func (c *optionCheck) resources(v CreateOptions) {
 	if v.CPU < 0 || math.IsNaN(v.CPU) || v.CPU > 4096 {
 		c.fail(fmt.Sprintf("CPU %v is not a number of processors", v.CPU))
 	}
-	if v.Memory < 0 {
-		c.fail("Memory " + v.Memory.String() + " is negative")
-	}
-	if v.Disk < 0 {
-		c.fail("Disk " + v.Disk.String() + " is negative")
+	for _, size := range []struct {
+		name  string
+		value Bytes
+	}{{"Memory", v.Memory}, {"Disk", v.Disk}} {
+		switch {
+		case size.value < 0:
+			c.fail(size.name + " " + size.value.String() + " is negative")
+		case 0 < size.value && size.value < MiB:
+			c.fail(fmt.Sprintf("%s %v is less than 1MiB; did you mean %d*sandboxfn.MiB?", size.name, size.value, int64(size.value)))
+		}
 	}
 	if v.Processes < 0 {
 		c.fail(fmt.Sprintf("Processes %d is negative", v.Processes))

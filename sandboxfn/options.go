@@ -350,6 +350,10 @@ func (o Options) check(op string) error {
 		return bad("option Workers: %d..%d needs 0 <= Min <= Max and 1 <= Max <= 1000", o.Workers.Min, o.Workers.Max)
 	case o.CPU < 0 || o.CPU != o.CPU || o.Memory < 0 || o.Disk < 0:
 		return bad("options CPU, Memory and Disk can't be negative")
+	case 0 < o.Memory && o.Memory < MiB: // a number without its unit
+		return bad("option Memory: %v is less than 1MiB; did you mean %d*sandboxfn.MiB?", o.Memory, int64(o.Memory))
+	case 0 < o.Disk && o.Disk < MiB:
+		return bad("option Disk: %v is less than 1MiB; did you mean %d*sandboxfn.MiB?", o.Disk, int64(o.Disk))
 	case o.Log != LogForward && o.Log != LogSlog && o.Log != LogDiscard:
 		return bad("option Log: %q is not one of forward, slog, discard", o.Log)
 	case o.WorkDir != "" && !path.IsAbs(o.WorkDir):

@@ -75,11 +75,13 @@ type SecretSource interface {
 // process. A variable that is empty counts as not set.
 type Environment struct{}
 
+const hintSecret = "set it, or give the client a source (ClientOptions.Secrets)"
+
 // Secret returns the value of the variable called name.
 func (Environment) Secret(_ context.Context, name string) (Secret, error) {
 	v := os.Getenv(name)
 	if v == "" {
-		return Secret{}, &Error{Code: "E9017", Op: "look up secret", Message: name + " is not set in the environment"}
+		return Secret{}, &Error{Code: "E9017", Op: "look up secret", Message: name + " is not set in the environment; " + hintSecret}
 	}
 	return NewSecret(v), nil
 }
@@ -104,10 +106,11 @@ func (s *setup) resolveSecrets(ctx context.Context) (map[string]Secret, error) {
 			if c := errdefs.CodeOf(err); c != "" {
 				code = c
 			}
-			return nil, &Error{
-				Code: code, Op: s.name, Message: "secret " + secretName(name, from), Err: err,
-				Suggestion: "set " + from + " where this program runs, or give ClientOptions.Secrets a source that has it",
+			message := "secret " + secretName(name, from)
+			if e, ok := err.(*Error); ok && e.Message != "" { // a message with its code is enough once
+				message, err = message+": "+e.Message, e.Err
 			}
+			return nil, &Error{Code: code, Op: s.name, Message: message, Err: err, Suggestion: hintSecret}
 		}
 		values[name] = v
 	}

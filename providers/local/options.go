@@ -70,7 +70,7 @@ func checkRequest(r *providers.CreateRequest) error {
 		r.Template = "base"
 	default:
 		return &errdefs.Error{Code: "E2001", Op: "create sandbox",
-			Message:    fmt.Sprintf("template %q is not known to provider local", clip(r.Template)),
+			Message:    fmt.Sprintf("template %q is not known to provider local; it has base", clip(r.Template)),
 			Suggestion: "use the template base"}
 	}
 	if r.Image != "" {

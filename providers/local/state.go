@@ -43,7 +43,7 @@ func defaultStateRoot() (string, error) {
 	home, err := os.UserHomeDir()
 	if err != nil || !filepath.IsAbs(home) {
 		return "", &errdefs.Error{Code: "E8007", Op: "open state directory",
-			Message: "no home directory to keep state in", Suggestion: "set SANDBOX_STATE_DIR to an absolute path"}
+			Message: "no home directory to keep state in; set SANDBOX_STATE_DIR", Suggestion: "set SANDBOX_STATE_DIR to an absolute path"}
 	}
 	return filepath.Join(home, ".local", "state", "sandbox"), nil
 }

@@ -146,12 +146,12 @@ var table = []row{
 	{code: "E9009", meaning: "callback or stream used after its call ended"},
 	{code: "E9010", meaning: "no executable for the sandbox's platform"},
 	{code: "E9011", meaning: "executable needs what the template lacks", suggestion: "build with CGO_ENABLED=0"},
-	{code: "E9012", meaning: "the function panicked"},
+	{code: "E9012", meaning: "the function panicked", suggestion: "print the error with %+v for the stack"},
 	{code: "E9013", meaning: "the call's deadline passed", suggestion: "raise timeout, or the deadline of the context", exit: 5, timeout: true},
 	{code: "E9014", meaning: "the call was cancelled"},
 	{code: "E9015", meaning: "worker could not be started"},
 	{code: "E9016", meaning: "nested call refused"},
-	{code: "E9017", meaning: "secret not found", exit: 2},
+	{code: "E9017", meaning: "secret not found", suggestion: "set it, or give the client a source (ClientOptions.Secrets)", exit: 2},
 	{code: "E9018", meaning: "the object can't be used", suggestion: "make one with its constructor"},
 }
 

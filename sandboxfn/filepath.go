@@ -179,6 +179,9 @@ func sendPath(x envelope.Exporter, path string, u pathUse) (sentFile, error) {
 	}
 	if u.out {
 		back, err := newReturning(path, u)
+		if err == nil {
+			err = x.(*lent).addOutput(back.path)
+		}
 		if err != nil {
 			return s, err
 		}
@@ -227,7 +230,7 @@ func (s *sentFile) lend(x envelope.Exporter, path string, u pathUse) error {
 	if isDir {
 		s.Kind, open = kindDir, func() (io.ReadCloser, error) { return archiving(path), nil }
 	}
-	if s.Size, s.Sum, err = digest(open); err != nil {
+	if s.Size, s.Sum, err = digest(openDuring(x.(*lent).ctx, open)); err != nil {
 		return fileError(path, err)
 	}
 	return s.lendContent(x, open)

@@ -31,24 +31,78 @@ type returning struct {
 
 // newReturning checks that the path can be written to, before anything runs.
 func newReturning(path string, u pathUse) (*returning, error) {
-	// A link is written through, as a plain call does.
-	if real, err := filepath.EvalSymlinks(path); err == nil {
-		path = real
-	}
-	abs, err := filepath.Abs(path)
+	abs, err := behindLinks(path)
 	if err != nil {
-		return nil, fileError(path, err)
-	}
-	dir := filepath.Dir(abs)
-	if info, err := os.Stat(dir); err != nil {
-		return nil, fileError(dir, err)
-	} else if !info.IsDir() {
-		return nil, errdefs.New("E4003", "file "+dir, "it is no directory")
+		return nil, err
 	}
 	if info, err := os.Stat(abs); err == nil && (u.file && info.IsDir() || u.dir && !info.IsDir()) {
 		return nil, wrongKind(path, info.IsDir())
 	}
 	return &returning{path: abs, use: u}, nil
+}
+
+// behindLinks is the path that is written to when one writes to path: a link is
+// written through, as a plain call does, also when it leads to nothing yet. The
+// directory must be there.
+func behindLinks(path string) (string, error) {
+	path, err := filepath.Abs(path)
+	if err != nil {
+		return "", fileError(path, err)
+	}
+	const most = 40 // as Linux
+	for range most {
+		dir, base := filepath.Split(path)
+		real, err := filepath.EvalSymlinks(dir)
+		if err != nil {
+			return "", fileError(filepath.Clean(dir), err)
+		}
+		if info, err := os.Stat(real); err != nil {
+			return "", fileError(real, err)
+		} else if !info.IsDir() {
+			return "", errdefs.New("E4003", "file "+real, "it is no directory")
+		}
+		if base == "" || base == "." || base == ".." {
+			return filepath.EvalSymlinks(path)
+		}
+		target, err := os.Readlink(filepath.Join(real, base))
+		switch {
+		case err != nil: // nothing, or no link
+			return filepath.Join(real, base), nil
+		case filepath.IsAbs(target):
+			path = target
+		default:
+			path = real + string(filepath.Separator) + target // ".." in it means what it means behind links
+		}
+		for len(path) > 1 && os.IsPathSeparator(path[len(path)-1]) {
+			path = path[:len(path)-1]
+		}
+	}
+	return "", errdefs.New("E4000", "file "+path, "too many links lead to each other")
+}
+
+// addOutput refuses a path in another one to which the call writes: each is put
+// into its place as a whole.
+func (l *lent) addOutput(path string) error {
+	within := func(in, out string) error {
+		return errdefs.New("E4003", "file "+in, "it is written by the call, and so is "+out+", in which it is")
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if in := l.above[path]; in != "" {
+		return within(in, path)
+	}
+	if l.above == nil {
+		l.above, l.outs = map[string]string{}, map[string]bool{}
+	}
+	l.outs[path] = true
+	for p := path; p != filepath.Dir(p); {
+		p = filepath.Dir(p)
+		if l.outs[p] {
+			return within(path, p)
+		}
+		l.above[p] = path
+	}
+	return nil
 }
 
 func wrongKind(path string, isDir bool) error {
@@ -115,12 +169,61 @@ func (r *returning) end(failed error) error {
 	case r.use.file && r.what == foundDir || r.use.dir && r.what == foundFile:
 		return wrongKind(r.path+", as the function left it,", r.what == foundDir)
 	}
-	return noSpace(replace(filepath.Join(r.temp, "new"), r.path, filepath.Join(r.temp, "old")))
+	from := filepath.Join(r.temp, "new")
+	if !r.use.in {
+		r.err = keepMode(from, r.path)
+	}
+	if r.err == nil {
+		r.err = replace(from, r.path, filepath.Join(r.temp, "old"))
+	}
+	return noSpace(r.err)
+}
+
+// keepMode gives what replaces a file or a directory its permission bits, as a
+// plain call that writes to it leaves them.
+func keepMode(from, to string) error {
+	info, err := os.Stat(to)
+	if err != nil {
+		return nil // there is nothing, or else the rename tells
+	}
+	if now, err := os.Stat(from); err != nil || now.IsDir() != info.IsDir() {
+		return nil
+	}
+	if err := os.Chmod(from, info.Mode().Perm()); err != nil {
+		return fileError(to, err)
+	}
+	return nil
+}
+
+// movable lets a directory be renamed into another one, which changes its "..".
+// The function that is returned gives it its permission bits back, under the
+// name that it has then.
+func movable(path string) (restore func(now string) error, err error) {
+	info, err := os.Lstat(path)
+	if err != nil || !info.IsDir() || info.Mode()&0o300 == 0o300 {
+		return func(string) error { return nil }, err
+	}
+	restore = func(now string) error { return os.Chmod(now, info.Mode().Perm()) }
+	return restore, os.Chmod(path, info.Mode().Perm()|0o700)
 }
 
 // replace puts what is at from to the path to. What is there goes to old, when a
 // rename can't replace it: then there is a moment in which to names nothing.
 func replace(from, to, old string) error {
+	restore, err := movable(from)
+	if err != nil {
+		return fileError(to, err)
+	}
+	if err := exchange(from, to, old); err != nil {
+		return err
+	}
+	if err := restore(to); err != nil {
+		return fileError(to, err)
+	}
+	return nil
+}
+
+func exchange(from, to, old string) error {
 	err := os.Rename(from, to)
 	if err == nil {
 		return nil
@@ -132,11 +235,15 @@ func replace(from, to, old string) error {
 	if now, bad := os.Lstat(from); bad == nil && now.IsDir() != info.IsDir() {
 		return wrongKind(to, info.IsDir())
 	}
-	if err := os.Rename(to, old); err != nil {
+	restore, err := movable(to)
+	if err != nil {
 		return fileError(to, err)
 	}
+	if err := os.Rename(to, old); err != nil {
+		return errors.Join(fileError(to, err), restore(to))
+	}
 	if err := os.Rename(from, to); err != nil {
-		return errors.Join(fileError(to, err), os.Rename(old, to))
+		return errors.Join(fileError(to, err), os.Rename(old, to), restore(to))
 	}
 	return nil
 }
@@ -172,13 +279,13 @@ type lentContent struct {
 func (c *lentContent) Read([]byte) (int, error) { return 0, fs.ErrInvalid }
 
 // sendContent sends content from its start.
-func (h *hostCall) sendContent(ctx context.Context, id uint64, u *hostUp, c *lentContent) (envelope.Payload, error) {
+func (h *hostCall) sendContent(ctx context.Context, id uint64, u *hostUp, o *lentObject, c *lentContent) (envelope.Payload, error) {
 	r, err := c.open()
 	if err != nil {
 		return streamAnswer(err), nil
 	}
 	defer r.Close()
-	return h.sendBytes(ctx, id, u, r)
+	return h.sendBytes(ctx, id, u, o, r)
 }
 
 // blocks writes in large pieces: each write to the caller waits for its answer.

@@ -48,7 +48,7 @@ type localFile struct {
 	mu     sync.Mutex
 	path   string // guarded by mu
 	temp   *tempDir
-	err    error // guarded by mu; closed, or why there is no path
+	err    error // guarded by mu; closed, or why there is no path, or no name
 	closed bool  // guarded by mu
 }
 
@@ -96,9 +96,17 @@ func Open(path string) (File, error) {
 }
 
 // FromBytes returns a file with the content b, which must not change, and the
-// mode 0644. Of a name with slashes the last element counts.
+// mode 0644. Of a name with slashes the last element counts. Where that is no
+// name of a file, such as "" and "..", every use of the file fails with E4006.
 func FromBytes(name string, b []byte) File {
-	return File{&localFile{name: baseName(name), mode: 0o644, time: time.Now(), size: int64(len(b)), content: bytes.NewReader(b)}}
+	l := &localFile{mode: 0o644, time: time.Now(), size: int64(len(b)), content: bytes.NewReader(b)}
+	if name != "" {
+		l.name = filepath.Base(name)
+	}
+	if !validBase(l.name) {
+		l.err = errdefs.New("E4006", fmt.Sprintf("file %q", name), "it is no name of a file")
+	}
+	return File{l}
 }
 
 // Name is the last element of the path; empty for no file.
@@ -231,9 +239,9 @@ func (l *localFile) shut() error {
 
 // Dir is a directory as an argument or a result of functions, as [File] is a
 // file: with all that is in it, permission bits and times included, owners not.
-// Links go as links, and one that leads out of the directory makes the call fail
-// with E4003, as does what is neither a file, a directory nor a link. [OpenDir]
-// makes one. The zero value stands for none.
+// Links go as links, and one that leads out of the directory, or has ".." behind
+// a name, makes the call fail with E4003, as does what is neither a file, a
+// directory nor a link. [OpenDir] makes one. The zero value stands for none.
 type Dir struct{ d *localDir }
 
 type localDir struct {
@@ -356,8 +364,8 @@ func (d Dir) send(x envelope.Exporter) (sentFile, error) {
 // send lends content with its size and hash, so that a worker that has it does
 // not ask for it. For a result it goes to the caller now.
 func (s *sentFile) send(x envelope.Exporter, open func() (io.ReadCloser, error)) (err error) {
-	if _, args := x.(*lent); args {
-		if s.Size, s.Sum, err = digest(open); err != nil {
+	if l, args := x.(*lent); args {
+		if s.Size, s.Sum, err = digest(openDuring(l.ctx, open)); err != nil {
 			return err
 		}
 		return s.lendContent(x, open)
@@ -384,11 +392,7 @@ func receiveFile(i envelope.Importer, s sentFile) (File, error) {
 	case err != nil:
 		return File{}, err
 	case spooled != nil:
-		info, err := spooled.Stat()
-		if err != nil {
-			return File{}, err
-		}
-		f.content, f.size = spooled, info.Size() // package os closes it when nobody uses it
+		f.content, f.size = spooled, spooled.Size()
 		return File{f}, nil
 	}
 	if f.path, err = s.place(i); err != nil {
@@ -418,7 +422,7 @@ func receiveDir(i envelope.Importer, s sentFile) (Dir, error) {
 		return Dir{}, err
 	}
 	path := filepath.Join(d.temp.path, s.Name)
-	what, err := unarchive(spooled, path)
+	what, err := unarchive(during{i.(*lent).ctx, spooled}, path)
 	if err == nil && what != foundDir {
 		err = malformedTree("it is no directory")
 	}
@@ -432,7 +436,7 @@ func receiveDir(i envelope.Importer, s sentFile) (Dir, error) {
 
 // spoolOf returns the content of a result; nil in a worker, whose arguments are
 // lent.
-func spoolOf(i envelope.Importer, s sentFile) (*os.File, error) {
+func spoolOf(i envelope.Importer, s sentFile) (*spooled, error) {
 	l, ok := i.(*lent)
 	if !ok {
 		return nil, nil
@@ -441,7 +445,7 @@ func spoolOf(i envelope.Importer, s sentFile) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	f, ok := v.Interface().(*os.File)
+	f, ok := v.Interface().(*spooled)
 	if !ok {
 		return nil, errdefs.New("E9005", "receive a file", "its content is not there")
 	}

@@ -26,6 +26,10 @@ import (
 const (
 	maxFileBytes = int64(16 << 30)
 	maxEntries   = 1_000_000
+
+	maxNameBytes   = 4096     // of a name, and of where a link leads: what Linux takes
+	maxNamesBytes  = 64 << 20 // of those that are remembered, of directories and links
+	maxRecordBytes = 16 << 10 // of what a header of an archive says beside the usual
 )
 
 const permBits = 0o777
@@ -120,13 +124,25 @@ func header(name string, info fs.FileInfo, kind byte) *tar.Header {
 }
 
 // checkLink refuses a link that leads out of root, as it stands or by way of
-// other links.
+// other links. What goes up after it has gone down is refused as well: where
+// that leads depends on what other links will lead to.
 func checkLink(root *os.Root, name, target string) error {
 	refuse := func(why string) error {
 		return errdefs.New("E4003", "link "+name, "it leads to "+target+", "+why)
 	}
 	if filepath.IsAbs(target) || !filepath.IsLocal(filepath.Join(filepath.Dir(filepath.FromSlash(name)), filepath.FromSlash(target))) {
 		return refuse("outside of its directory")
+	}
+	down := false
+	for e := range strings.SplitSeq(filepath.ToSlash(target), "/") {
+		switch {
+		case e == "..":
+			if down {
+				return refuse("with \"..\" behind a name")
+			}
+		case e != "" && e != ".":
+			down = true
+		}
 	}
 	if _, err := root.Stat(name); err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, fs.ErrPermission) {
 		return refuse("which can't be followed within its directory: " + cause(err).Error())
@@ -165,7 +181,7 @@ func unarchive(r io.Reader, name string) (found, error) {
 		return 0, malformedTree(err.Error())
 	}
 	if h.Name != "." && h.Name != "./" {
-		return 0, malformedTree(fmt.Sprintf("it begins with %q", h.Name))
+		return 0, malformedTree(fmt.Sprintf("it begins with %q", h.Name[:min(len(h.Name), maxNameBytes)]))
 	}
 	if h.Typeflag == tar.TypeDir {
 		err = extractTree(tr, h, name)
@@ -207,6 +223,10 @@ func overLimit() error {
 	return errdefs.New("E9003", "receive files", fmt.Sprintf("more than %v or %d entries", Bytes(maxFileBytes), maxEntries))
 }
 
+func longNames() error {
+	return errdefs.New("E9003", "receive files", fmt.Sprintf("names of more than %v, or of %v together", Bytes(maxNameBytes), Bytes(maxNamesBytes)))
+}
+
 // fillFile writes the content, the permissions and the time of a file, and
 // closes it.
 func fillFile(f *os.File, r io.Reader, h *tar.Header) error {
@@ -244,7 +264,7 @@ func extractTree(tr *tar.Reader, top *tar.Header, name string) error {
 		return err
 	}
 	defer root.Close()
-	t := tree{root: root, dirs: []*tar.Header{top}, isDir: map[string]bool{".": true}}
+	t := tree{root: root, dirs: []treeDir{{".", perm(top), top.ModTime}}, isDir: map[string]bool{".": true}}
 	for entries, total := 0, int64(0); ; entries++ {
 		h, err := tr.Next()
 		if err == io.EOF {
@@ -265,23 +285,58 @@ func extractTree(tr *tar.Reader, top *tar.Header, name string) error {
 // tree is a directory that is being made.
 type tree struct {
 	root  *os.Root
-	dirs  []*tar.Header   // made so far, parents first
-	links []*tar.Header   // made so far
+	dirs  []treeDir       // made so far, parents first
+	links []treeLink      // made so far
 	isDir map[string]bool // what is a directory of the archive: entries lie in nothing else
+	names int             // bytes of the names in them
+}
+
+type treeDir struct {
+	name string
+	mode fs.FileMode
+	time time.Time
+}
+
+type treeLink struct{ name, target string }
+
+// remember copies names: what a header says of them may be part of much more.
+func (t *tree) remember(name, target string) (string, string, error) {
+	if t.names += len(name) + len(target); t.names > maxNamesBytes {
+		return "", "", longNames()
+	}
+	return strings.Clone(name), strings.Clone(target), nil
 }
 
 func (t *tree) add(tr *tar.Reader, h *tar.Header) error {
+	records := 0
+	for k, v := range h.PAXRecords {
+		records += len(k) + len(v)
+	}
+	switch {
+	case len(h.Name) > maxNameBytes || len(h.Linkname) > maxNameBytes:
+		return longNames()
+	case records > maxRecordBytes:
+		return malformedTree(fmt.Sprintf("entry %q has %v of records", h.Name, Bytes(records)))
+	}
 	name := strings.TrimSuffix(h.Name, "/")
 	if !fs.ValidPath(name) || name == "." || !filepath.IsLocal(filepath.FromSlash(name)) || !t.isDir[path.Dir(name)] {
 		return malformedTree(fmt.Sprintf("entry %q is not in a directory of the tree", h.Name))
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		t.dirs, t.isDir[name] = append(t.dirs, h), true
+		name, _, err := t.remember(name, "")
+		if err != nil {
+			return err
+		}
+		t.dirs, t.isDir[name] = append(t.dirs, treeDir{name, perm(h), h.ModTime}), true
 		return t.root.Mkdir(name, 0o700)
 	case tar.TypeSymlink:
-		t.links = append(t.links, h)
-		return t.root.Symlink(h.Linkname, name)
+		name, target, err := t.remember(name, h.Linkname)
+		if err != nil {
+			return err
+		}
+		t.links = append(t.links, treeLink{name, target})
+		return t.root.Symlink(target, name)
 	case tar.TypeReg:
 		f, err := t.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 		if err != nil {
@@ -312,18 +367,17 @@ func fillFileIn(root *os.Root, name string, f *os.File, r io.Reader, h *tar.Head
 // finish checks the links, now that everything is there that they may lead to,
 // and gives the directories their permissions and times.
 func (t *tree) finish() error {
-	for _, h := range t.links {
-		if err := checkLink(t.root, strings.TrimSuffix(h.Name, "/"), h.Linkname); err != nil {
+	for _, l := range t.links {
+		if err := checkLink(t.root, l.name, l.target); err != nil {
 			return err
 		}
 	}
 	for i := len(t.dirs) - 1; i >= 0; i-- {
-		h := t.dirs[i]
-		name := strings.TrimSuffix(h.Name, "/")
-		if err := t.root.Chmod(name, perm(h)); err != nil {
+		d := t.dirs[i]
+		if err := t.root.Chmod(d.name, d.mode); err != nil {
 			return err
 		}
-		if err := t.root.Chtimes(name, time.Time{}, h.ModTime); err != nil {
+		if err := t.root.Chtimes(d.name, time.Time{}, d.time); err != nil {
 			return err
 		}
 	}

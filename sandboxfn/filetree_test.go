@@ -4,10 +4,13 @@ import (
 	"archive/tar"
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -61,6 +64,8 @@ func TestUnarchiveRefuses(t *testing.T) {
 		"absolute link":         {archiveOf(t, top, link("a", "/etc/passwd")), "E4003"},
 		"link up":               {archiveOf(t, top, link("a", "../x")), "E4003"},
 		"link up by a link":     {archiveOf(t, top, dir("p"), dir("p/q"), link("p/q/d", "../.."), link("l", "p/q/d/../x")), "E4003"},
+		"link down and up":      {archiveOf(t, top, dir("a"), link("a/l", "../zzz"), link("m", "a/l/../../x")), "E4003"},
+		"link to a long name":   {archiveOf(t, top, link("a", strings.Repeat("n/", 3000))), "E9003"},
 		"links in a circle":     {archiveOf(t, top, link("a", "b"), link("b", "a")), "E4003"},
 		"device":                {archiveOf(t, top, tar.Header{Name: "a", Typeflag: tar.TypeChar}), "E9005"},
 		"hard link":             {archiveOf(t, top, file("a"), tar.Header{Name: "b", Typeflag: tar.TypeLink, Linkname: "a"}), "E9005"},
@@ -101,6 +106,57 @@ func TestUnarchiveHugeSize(t *testing.T) {
 		if !errors.Is(err, ErrPayloadTooLarge) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// Of what is in a header only that is kept that the end of the archive needs.
+func TestUnarchiveKeepsLittle(t *testing.T) {
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	for name, c := range map[string]struct {
+		junk int
+		want errdefs.Code
+	}{
+		"within the limit": {maxRecordBytes - 100, ""},
+		"above it":         {maxRecordBytes, "E9005"},
+	} {
+		r, w := io.Pipe()
+		before := heap()
+		var grown int64
+		go func() {
+			tw := tar.NewWriter(w)
+			tw.WriteHeader(&tar.Header{Name: ".", Typeflag: tar.TypeDir, Mode: 0o755})
+			records := map[string]string{"X.y": strings.Repeat("j", c.junk)}
+			for i := range 1000 {
+				tw.WriteHeader(&tar.Header{Name: fmt.Sprint("d", i), Typeflag: tar.TypeDir, Mode: 0o755, Format: tar.FormatPAX, PAXRecords: records})
+			}
+			grown = heap() - before
+			tw.Close()
+			w.Close()
+		}()
+		_, err := unarchive(r, filepath.Join(t.TempDir(), "x"))
+		r.Close()
+		if got := errdefs.CodeOf(err); got != c.want {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err == nil && grown > 4<<20 {
+			t.Errorf("%s: the directories of 1000 headers take %v", name, Bytes(grown))
+		}
+	}
+}
+
+// The names that are remembered have a limit together.
+func TestUnarchiveManyNames(t *testing.T) {
+	tr := tree{names: maxNamesBytes - 10}
+	if _, _, err := tr.remember("12345", "67890"); err != nil {
+		t.Error(err)
+	}
+	if _, _, err := tr.remember("1", ""); !errors.Is(err, ErrPayloadTooLarge) {
+		t.Errorf("one more: %v", err)
 	}
 }
 

@@ -54,8 +54,6 @@ type workerConn struct {
 
 	greeted bool // used by the goroutine that reads
 
-	deadline time.Time // of the call, by its timeout; zero: it has none
-
 	broken chan struct{} // closed when the connection is lost, where another goroutine reads
 
 	hmu     sync.Mutex           // never held while something is read or written
@@ -146,7 +144,7 @@ func (w *workerConn) hello(ctx context.Context) (*envelope.Hello, error) {
 	}
 	switch {
 	case err != nil:
-		return nil, w.lost(ctx, "", false, err)
+		return nil, w.lost(ctx, "", false, time.Time{}, err)
 	case m.Type != frame.Hello:
 		return nil, errdefs.New("E9005", "hello", "the worker's first message is not a hello")
 	}
@@ -199,31 +197,26 @@ func (w *workerConn) alone(ctx context.Context, h *hostCall, s *setup, p envelop
 	if ctx.Done() != nil {
 		stop = context.AfterFunc(ctx, func() { w.interrupt(ctx, id, s.opts.Grace) })
 	}
-	m, verdict, err := w.exchange(ctx, id, s, p)
+	m, verdict, err := w.exchange(ctx, h, s, p)
 	stop()
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.running = false
-	interrupted := w.interrupted
-	w.mu.Unlock()
-	if interrupted && verdict == answered {
-		w.conn.SetWriteDeadline(time.Time{})
+	if verdict == answered { // what comes after the call must not end with it
+		w.conn.SetDeadline(time.Time{})
 	}
 	return m, verdict, err
 }
 
-func (w *workerConn) exchange(ctx context.Context, id uint64, s *setup, p envelope.Payload) (*frame.Message, verdict, error) {
-	w.deadline = time.Time{}
-	if s.opts.Timeout > 0 {
-		w.deadline = time.Now().Add(s.opts.Timeout + min(answerTime, s.opts.Grace))
-	}
+func (w *workerConn) exchange(ctx context.Context, h *hostCall, s *setup, p envelope.Payload) (*frame.Message, verdict, error) {
 	w.mu.Lock()
 	if w.interrupted { // what is to be written must fail at once
-		w.conn.SetReadDeadline(w.deadline)
+		w.conn.SetReadDeadline(h.deadline)
 	} else {
-		w.conn.SetDeadline(w.deadline) // a worker that is stuck takes no arguments
+		w.conn.SetDeadline(h.deadline) // a worker that is stuck takes no arguments
 	}
 	w.mu.Unlock()
-	err := w.w.Write(&frame.Message{Type: frame.Call, ID: id, Body: p.Body, Segments: p.Segments})
+	err := w.w.Write(&frame.Message{Type: frame.Call, ID: h.id, Body: p.Body, Segments: p.Segments})
 	w.mu.Lock()
 	w.writing = false
 	interrupted := w.interrupted
@@ -232,20 +225,20 @@ func (w *workerConn) exchange(ctx context.Context, id uint64, s *setup, p envelo
 		if ctx.Err() != nil {
 			return nil, notStarted, ended(ctx, s.name, "while its arguments were sent")
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		if errors.Is(err, os.ErrDeadlineExceeded) && h.late() {
 			return nil, neverSent, errdefs.New("E9013", s.name, "timed out after "+s.opts.Timeout.String()+", while its arguments were sent")
 		}
-		return nil, notStarted, w.lost(ctx, s.name, false, err)
+		return nil, notStarted, w.lost(ctx, s.name, false, h.deadline, err)
 	}
 	if interrupted { // between the last byte and now: nobody has told the worker
-		w.tellCancel(ctx, id, s.opts.Grace)
+		w.tellCancel(ctx, h.id, s.opts.Grace)
 	}
-	m, err := w.next(id)
+	m, err := w.next(h.id)
 	switch {
 	case err == nil:
 		return m, answered, nil
 	case !errors.Is(err, os.ErrDeadlineExceeded):
-		return nil, lostCall, w.lost(ctx, s.name, true, err)
+		return nil, lostCall, w.lost(ctx, s.name, true, h.deadline, err)
 	case ctx.Err() != nil:
 		return nil, gaveUp, ended(ctx, s.name, "while the function ran")
 	}
@@ -296,8 +289,14 @@ func (w *workerConn) tellCancel(ctx context.Context, id uint64, grace time.Durat
 	if cause == ctx.Err() {
 		cause = nil
 	}
-	// A failure shows when reading.
-	w.w.Write(&frame.Message{Type: frame.Cancel, ID: id, Body: envelope.EncodeCause(cause, knownErrors())})
+	w.sendCancel(id, cause)
+}
+
+// sendCancel ends the context of a function. It does not wait for a worker that
+// takes nothing: that is ended with the grace of the call.
+func (w *workerConn) sendCancel(id uint64, cause error) {
+	m := &frame.Message{Type: frame.Cancel, ID: id, Body: envelope.EncodeCause(cause, knownErrors())}
+	go w.w.Write(m) // a failure shows where the connection is read
 }
 
 // settle waits, after a call was given up, for what is left of its grace. It
@@ -329,18 +328,19 @@ func (w *workerConn) settle(ctx context.Context, h *hostCall, s *setup) bool {
 	unused := &lent{}
 	d, err := envelope.DecodeResponse(envelope.Payload{Body: m.Body, Segments: m.Segments}, s.fn.res, knownErrors(), unused, s.fn.newResult())
 	unused.end(errLeft)
-	w.deliver(ctx, d.Counters) // before another call has the worker, with other writers
+	h.deliver(ctx, d.Counters) // before another call has the worker, with other writers
 	return err == nil && d.Outcome != envelope.Panicked
 }
 
 // deliver waits until what the function has written is with the caller's
 // writers.
-func (w *workerConn) deliver(ctx context.Context, c envelope.Counters) {
+func (h *hostCall) deliver(ctx context.Context, c envelope.Counters) {
+	w := h.w
 	stdout, stderr := w.proc.delivered()
 	if stdout >= c.Stdout && stderr >= c.Stderr && w.out.idle() && w.err.idle() {
 		return
 	}
-	ctx, cancel := w.lastOutput(ctx)
+	ctx, cancel := lastOutput(ctx, h.deadline)
 	defer cancel()
 	// In steps: a machine that stands still for a while is no reason to give up.
 	const steps = 40
@@ -371,13 +371,13 @@ func (w *workerConn) showOutput(ctx context.Context) {
 // ends now, and a little after the call's timeout: a function that has left
 // something that prints for ever, or counts what it never printed, must not
 // keep the caller.
-func (w *workerConn) lastOutput(ctx context.Context) (context.Context, context.CancelFunc) {
+func lastOutput(ctx context.Context, deadline time.Time) (context.Context, context.CancelFunc) {
 	out := context.WithoutCancel(ctx)
 	var cancel context.CancelFunc
-	if w.deadline.IsZero() {
+	if deadline.IsZero() {
 		out, cancel = context.WithCancel(out)
 	} else {
-		out, cancel = context.WithDeadline(out, w.deadline.Add(outputTime))
+		out, cancel = context.WithDeadline(out, deadline.Add(outputTime))
 	}
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(outputTime, cancel) })
 	return out, func() {
@@ -387,7 +387,7 @@ func (w *workerConn) lastOutput(ctx context.Context) (context.Context, context.C
 }
 
 // lost describes the end of the worker, for which it waits a little.
-func (w *workerConn) lost(ctx context.Context, name string, started bool, err error) *WorkerLostError {
+func (w *workerConn) lost(ctx context.Context, name string, started bool, deadline time.Time, err error) *WorkerLostError {
 	e := &WorkerLostError{Func: name, Started: started, ExitCode: -1}
 	w.conn.Close()
 	timer := time.NewTimer(exitTime)
@@ -405,7 +405,7 @@ func (w *workerConn) lost(ctx context.Context, name string, started bool, err er
 		e.Err = err // the worker ended because of it, not the other way round
 	}
 	e.Stderr = w.err.last()
-	ctx, cancel := w.lastOutput(ctx)
+	ctx, cancel := lastOutput(ctx, deadline)
 	defer cancel()
 	w.out.flush(ctx)
 	w.err.flush(ctx)

@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"runtime/debug"
 	"sync"
+	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 	"github.com/agent-sandbox/sandbox-go/internal/frame"
@@ -30,6 +31,9 @@ type hostCall struct {
 	name  string
 	limit int64 // bytes of what the worker sends at once
 	lent  *lent
+
+	deadline time.Time // by the call's timeout; zero: it has none
+	inner    Nested    // Options.Nested of the function
 
 	caller context.Context // that of the call
 
@@ -55,7 +59,10 @@ func (w *workerConn) open(ctx context.Context, s *setup, l *lent, stream bool) *
 	if l == nil {
 		l = &lent{}
 	}
-	h := &hostCall{w: w, name: s.name, limit: int64(s.opts.MaxPayload) + maxHello, lent: l, caller: ctx}
+	h := &hostCall{w: w, name: s.name, limit: int64(s.opts.MaxPayload) + maxHello, lent: l, caller: ctx, inner: s.opts.Nested}
+	if s.opts.Timeout > 0 {
+		h.deadline = time.Now().Add(s.opts.Timeout + min(answerTime, s.opts.Grace))
+	}
 	if stream {
 		h.items = frame.NewInbox()
 	}
@@ -69,6 +76,9 @@ func (w *workerConn) open(ctx context.Context, s *setup, l *lent, stream bool) *
 	w.hosts[h.id] = h
 	return h
 }
+
+// late reports whether the call's timeout has passed.
+func (h *hostCall) late() bool { return !h.deadline.IsZero() && time.Now().After(h.deadline) }
 
 // close makes an attempt unknown. What runs here for it has its context ended.
 func (h *hostCall) close() {
@@ -160,7 +170,9 @@ func (h *hostCall) upcall(id uint64, kind envelope.Upcall, object uint64, p enve
 		return fmt.Errorf("%w: more than %d callbacks at once", frame.ErrMalformed, maxUpcalls)
 	}
 	if h.life == nil {
-		h.life, h.end = context.WithCancelCause(context.WithoutCancel(h.caller))
+		// Calls that callbacks make are nested in this one: it holds a worker.
+		inner := context.WithValue(context.WithoutCancel(h.caller), depthKey{}, depthOf(h.caller)+1)
+		h.life, h.end = context.WithCancelCause(inner)
 	}
 	ctx, cancel := context.WithCancelCause(h.life)
 	u := &hostUp{cancel: cancel, window: frame.NewWindow()}
@@ -237,6 +249,8 @@ func (h *hostCall) do(ctx context.Context, id uint64, u *hostUp, kind envelope.U
 	if err != nil {
 		return envelope.Payload{}, err
 	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	return h.use(ctx, id, u, kind, o, p)
 }
 
@@ -247,15 +261,13 @@ func panicText(v any) string {
 	return fmt.Sprint(v)
 }
 
-// use does with a lent object what it is for.
-func (h *hostCall) use(ctx context.Context, id uint64, u *hostUp, kind envelope.Upcall, o any, p envelope.Payload) (envelope.Payload, error) {
-	switch x := o.(type) {
+// use does with a lent object what it is for, and holds its mutex while the
+// user's code runs.
+func (h *hostCall) use(ctx context.Context, id uint64, u *hostUp, kind envelope.Upcall, o *lentObject, p envelope.Payload) (envelope.Payload, error) {
+	switch x := o.v.(type) {
 	case *spool:
 		if kind == envelope.UpWrite {
-			if err := h.lent.spoolMore(p); err != nil {
-				return envelope.Payload{}, err
-			}
-			return written(x.f, p)
+			return written(x, p)
 		}
 	case envelope.LentWriter:
 		if kind == envelope.UpWrite {
@@ -264,20 +276,20 @@ func (h *hostCall) use(ctx context.Context, id uint64, u *hostUp, kind envelope.
 	case envelope.LentReader:
 		if kind == envelope.UpRange {
 			if c, ok := x.R.(*lentContent); ok {
-				return h.sendContent(ctx, id, u, c)
+				return h.sendContent(ctx, id, u, o, c)
 			}
-			return h.sendBytes(ctx, id, u, x.R)
+			return h.sendBytes(ctx, id, u, o, x.R)
 		}
 	default:
-		v := reflect.ValueOf(o)
+		v := reflect.ValueOf(o.v)
 		switch live := envelope.LiveKindOf(v.Type()); {
 		case kind == envelope.UpCall && live == envelope.LiveFunc:
 			return callBack(ctx, v, p, h.limit)
 		case kind == envelope.UpRange && (live == envelope.LiveSeq || live == envelope.LiveSeq2):
-			return h.sendItems(ctx, id, u, v, live == envelope.LiveSeq2)
+			return h.sendItems(ctx, id, u, o, v, live == envelope.LiveSeq2)
 		}
 	}
-	return envelope.Payload{}, errdefs.New("E9005", "call back", fmt.Sprintf("%T is not for that", o))
+	return envelope.Payload{}, errdefs.New("E9005", "call back", fmt.Sprintf("%T is not for that", o.v))
 }
 
 // callBack runs a callback.
@@ -323,13 +335,13 @@ func (h *hostCall) spool() (envelope.Payload, error) {
 var errLeft = errors.New("nobody reads on")
 
 // sendItems sends the items of a sequence, as far as the worker grants it.
-func (h *hostCall) sendItems(ctx context.Context, id uint64, u *hostUp, seq reflect.Value, pairs bool) (envelope.Payload, error) {
+func (h *hostCall) sendItems(ctx context.Context, id uint64, u *hostUp, o *lentObject, seq reflect.Value, pairs bool) (envelope.Payload, error) {
 	item := envelope.ItemOf(seq.Type())
 	var failed error
 	send := func(v reflect.Value) bool {
 		p, err := item.Encode(nil, []reflect.Value{v}, knownErrors(), h.limit)
 		if err == nil {
-			err = h.sendItem(ctx, id, u, p)
+			err = h.sendItem(ctx, id, u, o, p)
 			p.Release()
 		}
 		failed = err
@@ -356,7 +368,7 @@ func (h *hostCall) sendItems(ctx context.Context, id uint64, u *hostUp, seq refl
 }
 
 // sendBytes sends what a reader has.
-func (h *hostCall) sendBytes(ctx context.Context, id uint64, u *hostUp, r io.Reader) (envelope.Payload, error) {
+func (h *hostCall) sendBytes(ctx context.Context, id uint64, u *hostUp, o *lentObject, r io.Reader) (envelope.Payload, error) {
 	const chunk = 128 << 10
 	buf := make([]byte, chunk)
 	for {
@@ -366,7 +378,7 @@ func (h *hostCall) sendBytes(ctx context.Context, id uint64, u *hostUp, r io.Rea
 			if n >= envelope.SegmentMin {
 				p = envelope.Payload{Segments: [][]byte{buf[:n]}}
 			}
-			if err := h.sendItem(ctx, id, u, p); err != nil {
+			if err := h.sendItem(ctx, id, u, o, p); err != nil {
 				return streamAnswer(err), nil
 			}
 		}
@@ -379,8 +391,11 @@ func (h *hostCall) sendBytes(ctx context.Context, id uint64, u *hostUp, r io.Rea
 	}
 }
 
-// sendItem sends an item once there is credit.
-func (h *hostCall) sendItem(ctx context.Context, id uint64, u *hostUp, p envelope.Payload) error {
+// sendItem sends an item once there is credit. Others may use the object
+// meanwhile: a function may range over a sequence while it ranges over it.
+func (h *hostCall) sendItem(ctx context.Context, id uint64, u *hostUp, o *lentObject, p envelope.Payload) error {
+	o.mu.Unlock()
+	defer o.mu.Lock()
 	m := frame.Message{Type: frame.Item, ID: id, Body: p.Body, Segments: p.Segments}
 	if !u.window.Take(m.Size(), ctx.Done()) {
 		return errLeft

@@ -152,7 +152,9 @@ func (s *setup) encode(ctx context.Context, l *lent, args any) (envelope.Payload
 	}
 	r.Meta = s.logMeta(ctx, r.Meta)
 	r.Meta = l.trail.appendMeta(r.Meta)
-	return envelope.EncodeRequest(r, s.fn.args, knownErrors(), args, limit)
+	l.begin(ctx, s.fn)
+	p, err := envelope.EncodeRequest(r, s.fn.args, knownErrors(), args, limit)
+	return p, l.stopped(err, "while its arguments were read")
 }
 
 // outcome is what a call returns by its response.
@@ -191,7 +193,8 @@ func (s *setup) once(ctx context.Context, p envelope.Payload, l *lent, result an
 		return envelope.Decoded{}, v, err
 	}
 	d, err := envelope.DecodeResponse(answer, s.fn.res, knownErrors(), l, result)
-	w.deliver(ctx, d.Counters)
+	err = l.stopped(err, "while its result was received")
+	h.deliver(ctx, d.Counters)
 	if err != nil || d.Outcome == envelope.Panicked {
 		w.drain() // what it is in now is not known
 	} else {

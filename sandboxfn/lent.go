@@ -2,9 +2,8 @@ package sandboxfn
 
 import (
 	"cmp"
+	"context"
 	"fmt"
-	"io"
-	"os"
 	"reflect"
 	"sync"
 
@@ -17,18 +16,32 @@ import (
 type lent struct {
 	trail *trail // of the call; nil: nobody follows it
 
-	mu    sync.Mutex
-	objs  []any               // guarded by mu
-	used  bool                // guarded by mu; by a worker, so the call can't begin again
-	after []func(error) error // guarded by mu
-	bytes int64               // guarded by mu; in spools
+	mu     sync.Mutex
+	objs   []*lentObject       // guarded by mu
+	used   bool                // guarded by mu; by a worker, so the call can't begin again
+	after  []func(error) error // guarded by mu
+	spools *spoolFile          // guarded by mu; nil before the first, and after the end
+	ended  bool                // guarded by mu
+	outs   map[string]bool     // guarded by mu; paths that the call writes
+	above  map[string]string   // guarded by mu; directories that those are in, each with one of them
+
+	ctx context.Context // of the call; nil: it is not known
+	fn  *function       // nil: it is not known
+}
+
+// lentObject is something that is lent. One goroutine at a time runs the user's
+// code behind it: a worker must not be able to do what the user has no lock
+// against.
+type lentObject struct {
+	v  any
+	mu sync.Mutex
 }
 
 // Export implements [envelope.Exporter].
 func (l *lent) Export(v any) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.objs = append(l.objs, v)
+	l.objs = append(l.objs, &lentObject{v: v})
 	return uint64(len(l.objs) - 1), nil
 }
 
@@ -64,25 +77,22 @@ func (l *lent) Import(t reflect.Type, n uint64) (reflect.Value, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n < uint64(len(l.objs)) && envelope.LiveKindOf(t) == envelope.LiveReader {
-		if s, ok := l.objs[n].(*spool); ok && !s.taken {
+		if s, ok := l.objs[n].v.(*spool); ok && !s.taken {
 			s.taken = true
-			if _, err := s.f.Seek(0, io.SeekStart); err != nil {
-				return reflect.Value{}, err
-			}
-			return reflect.ValueOf(s.f), nil
+			return reflect.ValueOf(s.take()), nil
 		}
 	}
 	return reflect.Value{}, errdefs.New("E9005", "borrow", fmt.Sprintf("the result lends no %s under number %d", t, n))
 }
 
 // object returns what is lent under number n, and notes that it was used.
-func (l *lent) object(n uint64) (any, error) {
+func (l *lent) object(n uint64) (*lentObject, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if n >= uint64(len(l.objs)) {
 		return nil, errdefs.New("E9005", "call back", fmt.Sprintf("nothing is lent under number %d", n))
 	}
-	if r, ok := l.objs[n].(envelope.LentReader); ok {
+	if r, ok := l.objs[n].v.(envelope.LentReader); ok {
 		if _, again := r.R.(*lentContent); again { // for whoever reads it, it begins anew
 			return l.objs[n], nil
 		}
@@ -104,7 +114,8 @@ func (l *lent) end(err error) error {
 	l.mu.Lock()
 	fs := l.after
 	l.after = nil
-	objs := l.objs
+	spools := l.spools
+	l.spools, l.ended = nil, true
 	l.mu.Unlock()
 	var bad error
 	for _, f := range fs {
@@ -116,51 +127,36 @@ func (l *lent) end(err error) error {
 			bad = e
 		}
 	}
-	for _, o := range objs {
-		if s, ok := o.(*spool); ok && !s.taken {
-			s.f.Close()
-		}
+	if err := spools.close(); bad == nil {
+		bad = err
 	}
 	l.trail.end(cmp.Or(err, bad))
 	return bad
 }
 
-// spool keeps bytes of a result. Its file has no name any more.
-type spool struct {
-	f     *os.File
-	taken bool // guarded by lent.mu
-}
-
-// spoolMore says whether a result may have that much more, in files.
-func (l *lent) spoolMore(p envelope.Payload) error {
-	n := int64(len(p.Body))
-	for _, s := range p.Segments {
-		n += int64(len(s))
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.bytes += n; l.bytes > maxFileBytes {
-		return overLimit()
-	}
-	return nil
-}
-
 // newSpool makes a place for bytes and returns its number.
 func (l *lent) newSpool() (uint64, error) {
-	const most = 10_000
-	l.mu.Lock()
-	n := len(l.objs)
-	l.mu.Unlock()
-	if n >= most {
-		return 0, errdefs.New("E9003", "lend", fmt.Sprintf("a result with more than %d files", most))
+	if err := l.mayReturnFiles(); err != nil {
+		return 0, err
 	}
-	f, err := os.CreateTemp("", "sandbox-result-")
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return 0, errdefs.New("E9009", "lend", "the call has ended")
+	}
+	if l.spools == nil {
+		f, err := newSpoolFile()
+		if err != nil {
+			l.mu.Unlock()
+			return 0, err
+		}
+		l.spools = f
+	}
+	all := l.spools
+	l.mu.Unlock()
+	s, err := all.add()
 	if err != nil {
 		return 0, err
 	}
-	if err := os.Remove(f.Name()); err != nil {
-		f.Close()
-		return 0, err
-	}
-	return l.Export(&spool{f: f})
+	return l.Export(s)
 }

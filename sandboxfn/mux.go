@@ -23,6 +23,7 @@ func (w *workerConn) startReading() {
 	defer w.hmu.Unlock()
 	w.readers++
 	if w.pumping == nil {
+		w.conn.SetReadDeadline(time.Time{})
 		w.pumping = make(chan struct{})
 		w.halt = false
 		go w.pump(w.pumping)
@@ -64,7 +65,6 @@ func (w *workerConn) pump(done chan struct{}) {
 			if halt {
 				return
 			}
-			continue
 		}
 		if err == nil {
 			err = w.deliverMessage(&m)
@@ -114,11 +114,10 @@ func (w *workerConn) fail(err error) {
 
 // shared makes a call beside others, while another goroutine reads.
 func (h *hostCall) shared(ctx context.Context, s *setup, p envelope.Payload) (*frame.Message, verdict, error) {
-	begin := time.Now()
 	if v, err := h.send(ctx, s, p); err != nil {
 		return nil, v, err
 	}
-	return h.await(ctx, s, begin)
+	return h.await(ctx, s)
 }
 
 // send sends the call.
@@ -136,32 +135,30 @@ func (h *hostCall) send(ctx context.Context, s *setup, p envelope.Payload) (verd
 			w.conn.Close()
 		}
 	}
-	stop := context.AfterFunc(ctx, func() { abort(max(s.opts.Grace, answerTime)) })
+	stop := context.AfterFunc(ctx, func() { abort(max(min(s.opts.Grace, time.Second), answerTime)) })
 	defer stop()
-	late := func() bool { return true }
-	if s.opts.Timeout > 0 {
-		late = time.AfterFunc(s.opts.Timeout+answerTime, func() { abort(0) }).Stop
+	if !h.deadline.IsZero() {
+		defer time.AfterFunc(time.Until(h.deadline), func() { abort(0) }).Stop()
 	}
 	err := w.w.WriteSoon(&frame.Message{Type: frame.Call, ID: h.id, Body: p.Body, Segments: p.Segments})
 	close(written)
-	intime := late()
 	switch {
 	case err == nil:
 		return answered, nil
 	case ctx.Err() != nil:
 		return notStarted, ended(ctx, s.name, "while its arguments were sent")
-	case !intime:
+	case h.late():
 		return neverSent, errdefs.New("E9013", s.name, "timed out after "+s.opts.Timeout.String()+", while its arguments were sent")
 	}
-	return notStarted, w.lost(ctx, s.name, false, err)
+	return notStarted, w.lost(ctx, s.name, false, h.deadline, err)
 }
 
-// await waits for the result of a call that began at begin.
-func (h *hostCall) await(ctx context.Context, s *setup, begin time.Time) (*frame.Message, verdict, error) {
+// await waits for the result of a call that was sent.
+func (h *hostCall) await(ctx context.Context, s *setup) (*frame.Message, verdict, error) {
 	w := h.w
 	var timeout, late <-chan time.Time
-	if s.opts.Timeout > 0 {
-		t := time.NewTimer(time.Until(begin.Add(s.opts.Timeout + min(answerTime, s.opts.Grace))))
+	if !h.deadline.IsZero() {
+		t := time.NewTimer(time.Until(h.deadline))
 		defer t.Stop()
 		timeout = t.C
 	}
@@ -179,7 +176,7 @@ func (h *hostCall) await(ctx context.Context, s *setup, begin time.Time) (*frame
 			w.hmu.Lock()
 			why := w.why
 			w.hmu.Unlock()
-			return nil, lostCall, w.lost(ctx, s.name, true, why)
+			return nil, lostCall, w.lost(ctx, s.name, true, h.deadline, why)
 		case <-cancelled:
 			cancelled = nil
 			h.tellCancel(ctx)
@@ -206,12 +203,5 @@ func (h *hostCall) tellCancel(ctx context.Context) {
 	if cause == ctx.Err() {
 		cause = nil
 	}
-	h.cancel(cause)
-}
-
-// cancel ends the function's context. It does not wait for a worker that takes
-// nothing: that is ended with the grace of the call.
-func (h *hostCall) cancel(cause error) {
-	m := &frame.Message{Type: frame.Cancel, ID: h.id, Body: envelope.EncodeCause(cause, knownErrors())}
-	go h.w.w.Write(m) // a failure shows where the connection is read
+	h.w.sendCancel(h.id, cause)
 }

@@ -4,6 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"reflect"
+	"strings"
+	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
@@ -54,6 +57,12 @@ func (h *handle) inside(ctx context.Context, args, result any) (_ context.Contex
 		return ctx, true, ours, err
 	}
 	// The function runs in this process, and so does its caller.
+	if h.instance != nil {
+		return ctx, true, true, &errdefs.Error{Code: "E9016", Op: fn.name, Message: methodInside, Suggestion: methodHint}
+	}
+	if fn.args.Live() {
+		return ctx, true, true, &errdefs.Error{Code: "E9016", Op: fn.name, Message: liveInside, Suggestion: callHere}
+	}
 	ctx, err = deeper(ctx, fn.name)
 	return ctx, err != nil, true, err
 }
@@ -78,6 +87,7 @@ func deeper(ctx context.Context, name string) (context.Context, error) {
 const (
 	methodInside = "it is a method of an object that was called from inside a sandbox"
 	methodHint   = "call the method of the struct itself"
+	liveInside   = "it was called from inside a sandbox and has parameters that go on during the call"
 )
 
 // callLocal runs the function in this worker, through the codec.
@@ -119,12 +129,16 @@ func (h *handle) callNested(ctx context.Context, args, result any) (ours bool, e
 	case h.instance != nil:
 		return refuse(methodInside, methodHint)
 	case fn.args.Live():
-		return refuse("it was called from inside a sandbox and has parameters that go on during the call", callHere)
+		return refuse(liveInside, callHere)
 	}
 	o := h.opts.withDefaults()
 	r := envelope.Request{ID: fn.id, MaxPayload: int64(o.MaxPayload)}
 	if h.changed {
-		text, err := json.Marshal(h.opts)
+		inner, ok := nestedOptionsOf(h.opts, fn.decl.Options)
+		if !ok {
+			return refuse("it was called from inside a sandbox with options that say where functions run", "change only how the call goes: Timeout, Grace, Idempotent, Retries, Backoff, MaxPayload, Codec")
+		}
+		text, err := json.Marshal(inner)
 		if err != nil {
 			return true, errdefs.Wrap("E9002", fn.name, "options", err)
 		}
@@ -145,25 +159,60 @@ func (h *handle) callNested(ctx context.Context, args, result any) (ours bool, e
 	return fn.outcome(d)
 }
 
+// nestedOptions are the options that a call from inside a sandbox may choose:
+// how it goes, never what it can reach.
+type nestedOptions struct {
+	Timeout, Grace time.Duration
+	Idempotent     bool
+	Retries        int
+	Backoff        Backoff
+	MaxPayload     Bytes // at most the declaration's
+	Codec          Codec
+}
+
+// nestedOptionsOf takes what is in o; false when something else in it is not as
+// declared.
+func nestedOptionsOf(o, declared Options) (nestedOptions, bool) {
+	n := nestedOptions{o.Timeout, o.Grace, o.Idempotent, o.Retries, o.Backoff, o.MaxPayload, o.Codec}
+	return n, reflect.DeepEqual(n.over(declared), o)
+}
+
+// over returns declared with what n says.
+func (n nestedOptions) over(declared Options) Options {
+	limit := declared.withDefaults().MaxPayload
+	declared.Timeout, declared.Grace, declared.Idempotent, declared.Retries, declared.Backoff, declared.Codec = n.Timeout, n.Grace, n.Idempotent, n.Retries, n.Backoff, n.Codec
+	if n.MaxPayload > 0 && n.MaxPayload < limit {
+		declared.MaxPayload = n.MaxPayload
+	}
+	return declared
+}
+
 // nested makes a call that a function has asked for from inside its sandbox.
 func (h *hostCall) nested(ctx context.Context, p envelope.Payload) (envelope.Payload, error) {
 	in, err := envelope.OpenRequest(p, knownErrors())
 	if err != nil {
 		return envelope.Payload{}, err
 	}
+	if h.inner != "" && h.inner != NestedCaller {
+		return envelope.Payload{}, errdefs.New("E9016", h.name, "the function makes no calls from inside its sandbox (nested="+string(h.inner)+")")
+	}
 	fn := functions.find(in.ID)
 	if fn == nil {
 		return envelope.Payload{}, errdefs.New("E9008", h.name, in.ID+" is not a function of this program")
+	}
+	if fn.bytes || fn.stream || fn.args.Live() || strings.ContainsAny(fn.decl.Name, ".#") || strings.Contains(fn.id, "#") {
+		return envelope.Payload{}, errdefs.New("E9016", fn.name, "it can't be called from inside a sandbox")
 	}
 	if ctx, err = deeper(ctx, fn.name); err != nil {
 		return envelope.Payload{}, err
 	}
 	handle := &handle{fn: fn, opts: fn.decl.Options}
 	if text := metaValue(in.Meta, metaOptions); text != "" {
-		if err := json.Unmarshal([]byte(text), &handle.opts); err != nil {
+		var o nestedOptions
+		if err := json.Unmarshal([]byte(text), &o); err != nil {
 			return envelope.Payload{}, errdefs.Wrap("E9005", fn.name, "options", err)
 		}
-		handle.opts.Files = fn.decl.Options.Files
+		handle.opts = o.over(fn.decl.Options)
 	}
 	args, result := fn.newArgs(), fn.newResult()
 	if err := in.Args(fn.args, args); err != nil {

@@ -267,7 +267,7 @@ func (o *object) hook(ctx context.Context, w *poolWorker, fn *function, args any
 	if err == nil {
 		var d envelope.Decoded
 		d, err = envelope.DecodeResponse(answer, fn.res, knownErrors(), l, &None{})
-		w.deliver(ctx, d.Counters)
+		h.deliver(ctx, d.Counters)
 		if err == nil {
 			_, err = fn.outcome(d)
 		}

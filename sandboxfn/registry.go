@@ -24,12 +24,13 @@ type function struct {
 	newResult func() any // pointer to a zero result
 	clear     func(any)  // makes what a pointer to a result points to zero
 
-	impl  any  // func(context.Context, A) (R, error); nil until Bind
-	bytes bool // the result is an io.ReadCloser
-	batch any  // *batcher[A, R], which gathers calls; nil: each runs alone
-	run   func(ctx context.Context, in *envelope.OpenedRequest, out *envelope.Response)
-	unit  string // the takeover that serves it; empty until Takeover
-	clash string // another function with the same id
+	impl   any  // func(context.Context, A) (R, error); nil until Bind
+	bytes  bool // the result is an io.ReadCloser
+	stream bool // the result is a sequence
+	batch  any  // *batcher[A, R], which gathers calls; nil: each runs alone
+	run    func(ctx context.Context, in *envelope.OpenedRequest, out *envelope.Response)
+	unit   string // the takeover that serves it; empty until Takeover
+	clash  string // another function with the same id
 }
 
 func newFunction[A, R any](d Decl) *function {

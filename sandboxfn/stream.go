@@ -8,7 +8,6 @@ import (
 	"reflect"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 	"github.com/agent-sandbox/sandbox-go/internal/frame"
@@ -60,7 +59,7 @@ func bindStream[A, T any](f *function, impl any, run func(context.Context, A) (i
 		}
 		return None{}, nil
 	})
-	f.impl = impl
+	f.impl, f.stream = impl, true
 }
 
 func itemTuple[T any](f *function) *envelope.Tuple {
@@ -121,7 +120,8 @@ func (f StreamFunc[A, T]) Stream(ctx context.Context, args A) iter.Seq2[T, error
 				yield(zero, err)
 				return
 			}
-			if !yield(vs[0].Interface().(T), nil) {
+			v, _ := vs[0].Interface().(T) // of an interface type, it may be nil
+			if !yield(v, nil) {
 				return
 			}
 		}
@@ -169,7 +169,7 @@ type stream struct {
 	w     *poolWorker
 	h     *hostCall
 	l     *lent
-	begin time.Time
+	final *frame.Message  // the response; nil until it has come
 	stop  <-chan struct{} // closed when the call must end: its context, its timeout, or end
 	end   context.CancelFunc
 
@@ -197,7 +197,7 @@ func startStream[A any](ctx context.Context, h *handle, args *A) (*stream, error
 	if err != nil {
 		return nil, err
 	}
-	if worker.Serving() {
+	if worker.Serving() || worker.InCall(ctx) {
 		return nil, &errdefs.Error{
 			Code: "E9016", Op: fn.name,
 			Message:    "its result is a stream, and it was called from inside a sandbox",
@@ -245,20 +245,22 @@ func startStream[A any](ctx context.Context, h *handle, args *A) (*stream, error
 func (s *setup) stream(ctx context.Context, p envelope.Payload, l *lent) (*stream, verdict, error) {
 	w, err := s.pool.get(ctx, s)
 	if err != nil {
+		if killedAtStart(err) {
+			return nil, notStarted, err
+		}
 		return nil, gaveUp, err
 	}
 	w.outputTo(s, w.out, w.err)
 	l.trail.at(w.workerConn)
 	p.SetTimeout(remaining(ctx, s.opts.Timeout))
-	c := &stream{ctx: ctx, s: s, w: w, l: l, begin: time.Now()}
+	c := &stream{ctx: ctx, s: s, w: w, l: l, h: w.open(ctx, s, l, true)}
 	var sctx context.Context
 	if s.opts.Timeout > 0 {
-		sctx, c.end = context.WithDeadline(ctx, c.begin.Add(s.opts.Timeout+min(answerTime, s.opts.Grace)))
+		sctx, c.end = context.WithDeadline(ctx, c.h.deadline)
 	} else {
 		sctx, c.end = context.WithCancel(ctx)
 	}
 	c.stop = sctx.Done()
-	c.h = w.open(ctx, s, l, true)
 	w.startReading()
 	if v, err := c.h.send(ctx, s, p); err != nil {
 		return nil, v, c.fail(err)
@@ -269,7 +271,7 @@ func (s *setup) stream(ctx context.Context, p envelope.Payload, l *lent) (*strea
 	select {
 	case <-w.broken:
 		if len(c.h.result) == 0 {
-			_, v, err := c.h.await(ctx, s, c.begin)
+			_, v, err := c.h.await(ctx, s)
 			return nil, v, c.fail(err)
 		}
 	default:
@@ -295,30 +297,36 @@ func (c *stream) next() (envelope.Payload, bool, error) {
 	}
 	for {
 		m, credit, ok := c.h.items.Next(c.stop)
-		if !ok && c.left.Load() {
+		switch {
+		case ok:
+			if len(credit) > 0 {
+				// A failure shows where the connection is read.
+				_ = c.w.w.Write(&frame.Message{Type: frame.Credit, ID: c.h.id, Body: credit})
+			}
+			if len(m.Body) > 0 || len(m.Segments) > 0 {
+				return envelope.Payload{Body: m.Body, Segments: m.Segments}, true, nil
+			}
+		case c.left.Load():
 			c.leave()
-		}
-		if !ok {
+			return envelope.Payload{}, false, c.err
+		case c.final == nil:
+			if err := c.await(); err != nil {
+				return envelope.Payload{}, false, err
+			}
+			// Items may have come before it since the queue was empty.
+		default:
 			return envelope.Payload{}, false, c.finish()
-		}
-		if len(credit) > 0 {
-			// A failure shows where the connection is read.
-			_ = c.w.w.Write(&frame.Message{Type: frame.Credit, ID: c.h.id, Body: credit})
-		}
-		if len(m.Body) > 0 || len(m.Segments) > 0 {
-			return envelope.Payload{Body: m.Body, Segments: m.Segments}, true, nil
 		}
 	}
 }
 
-// finish waits for the response, after all items are consumed.
-func (c *stream) finish() error {
-	if c.over {
-		return c.err
-	}
-	m, v, err := c.h.await(c.ctx, c.s, c.begin)
+// await waits for the response.
+func (c *stream) await() error {
+	m, v, err := c.h.await(c.ctx, c.s)
 	switch v {
 	case answered:
+		c.final = m
+		return nil
 	case gaveUp:
 		err = c.l.trail.informed(err)
 		c.over, c.err = true, err
@@ -327,17 +335,21 @@ func (c *stream) finish() error {
 		c.w.leave(c.ctx, c.s, c.h)
 		c.l.end(err)
 		return err
-	default:
-		c.l.end(err)
-		return c.fail(c.l.trail.informed(err))
 	}
+	c.l.end(err)
+	return c.fail(c.l.trail.informed(err))
+}
+
+// finish reads the response, after all items are consumed.
+func (c *stream) finish() error {
+	m := c.final
 	c.over = true
 	c.h.close()
 	c.end()
 	c.w.stopReading(c.s)
 	var none None
 	d, err := envelope.DecodeResponse(envelope.Payload{Body: m.Body, Segments: m.Segments}, c.s.fn.res, knownErrors(), c.l, &none)
-	c.w.deliver(c.ctx, d.Counters)
+	c.h.deliver(c.ctx, d.Counters)
 	if err != nil || d.Outcome == envelope.Panicked {
 		c.w.discard()
 	} else {
@@ -371,7 +383,7 @@ func (c *stream) leave() {
 	c.over, c.err = true, errdefs.New("E9009", c.s.name, "the stream was closed")
 	c.end()
 	c.h.items.End()
-	c.h.cancel(errStreamLeft)
+	c.w.sendCancel(c.h.id, errStreamLeft)
 	c.w.leave(c.ctx, c.s, c.h)
 	c.l.end(errStreamLeft)
 }

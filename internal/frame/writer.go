@@ -28,6 +28,8 @@ type Writer struct {
 	pending  []byte      // guarded by pmu; frames of WriteSoon
 	spare    []byte      // guarded by mu; what pending was before
 	flushing bool        // guarded by pmu; somebody is about to write pending
+	queued   uint64      // guarded by pmu; batches of pending so far, with this one
+	flushed  uint64      // guarded by mu; of those that went out
 	soon     atomic.Bool // WriteSoon has been used
 
 	line  sync.Mutex // held by the one that waits for its turn
@@ -125,11 +127,15 @@ func (w *Writer) WriteSoon(m *Message) error {
 		return nil
 	}
 	w.flushing = true
+	batch := w.queued + 1
 	w.pmu.Unlock()
 	runtime.Gosched() // others that are ready add theirs
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.flushLocked()
+	if w.flushed >= batch { // perhaps by another, who has failed after that
+		return nil
+	}
 	return w.err
 }
 
@@ -141,10 +147,16 @@ func (w *Writer) flushLocked() {
 	w.pmu.Lock()
 	b := w.pending
 	w.pending, w.flushing = w.spare[:0], false
+	if len(b) > 0 {
+		w.queued++
+	}
+	batch := w.queued
 	w.pmu.Unlock()
 	w.spare = b
 	if len(b) > 0 && w.err == nil {
-		_, w.err = w.w.Write(b)
+		if _, w.err = w.w.Write(b); w.err == nil {
+			w.flushed = batch
+		}
 	}
 }
 

@@ -575,25 +575,130 @@ var manyBacks = declareDecl(sandboxfn.Decl{Name: "manyBacks", Params: twoParams(
 		return int(failed.Load()), nil
 	})
 
+// However many a function makes at once, one runs at a time: what it changes
+// needs no lock.
 func TestManyCallbacksAtOnce(t *testing.T) {
 	ctx := sandboxtest.Process(t)
-	var now, most atomic.Int64
-	failed, err := manyBacks.Call(ctx, callbackArgs{N: 3000, Each: func(context.Context, int, string) (string, error) {
-		n := now.Add(1)
-		for m := most.Load(); n > m && !most.CompareAndSwap(m, n); m = most.Load() {
-		}
-		time.Sleep(time.Millisecond)
-		now.Add(-1)
+	seen := map[int]bool{}
+	failed, err := manyBacks.Call(ctx, callbackArgs{N: 3000, Each: func(_ context.Context, n int, _ string) (string, error) {
+		seen[n] = true
 		return "", nil
 	}})
-	if failed != 0 || err != nil || most.Load() > 1000 {
-		t.Errorf("%d failed, %v; %d at once", failed, err, most.Load())
+	if failed != 0 || err != nil || len(seen) != 3000 {
+		t.Errorf("%d failed, %v; %d were seen", failed, err, len(seen))
+	}
+}
+
+// Sequences may be ranged over while they are ranged over.
+var pairsOf = declareDecl(sandboxfn.Decl{Name: "pairsOf", Params: twoParams("in")},
+	func(ctx context.Context, in iter.Seq[int]) (int, error) {
+		n := 0
+		for a := range in {
+			for b := range in {
+				if a < b {
+					n++
+				}
+			}
+		}
+		return n, nil
+	})
+
+func TestRangeInRange(t *testing.T) {
+	everyWay(t, func(t *testing.T, ctx context.Context, o sandboxfn.Options) {
+		if n, err := pairsOf.With(o).Call(ctx, slices.Values([]int{1, 2, 3, 4, 5, 6, 7, 8, 9, 10})); n != 45 || err != nil {
+			t.Errorf("got %d, %v", n, err)
+		}
+	})
+}
+
+// The timeout of a call is its own: what follows in the same worker does not end
+// with it.
+func TestTimeoutIsOfOneCall(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	o := sandboxfn.Options{Workers: sandboxfn.Workers{Max: 1}}
+	short := o
+	short.Timeout = 300 * time.Millisecond
+	if _, err := sum.With(short).Call(ctx, sumArgs{}); err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for _, err := range counted.With(o).Stream(ctx, 1000) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n++; n == 1 {
+			time.Sleep(500 * time.Millisecond)
+		}
+	}
+	if n != 1000 {
+		t.Errorf("%d items", n)
+	}
+}
+
+// A stream whose context ends is an error, whatever has arrived by then.
+func TestStreamContextEnds(t *testing.T) {
+	ctx := sandboxtest.InProcess(t)
+	for range 50 {
+		ctx, cancel := context.WithCancel(ctx)
+		n := 0
+		var last error
+		for _, err := range counted.Stream(ctx, 10) {
+			if n++; n == 1 {
+				cancel()
+			}
+			last = err
+		}
+		if last == nil && n != 10 {
+			t.Fatalf("%d items of 10 and no error", n)
+		}
+		cancel()
+	}
+}
+
+// What a call from inside may choose, and what not.
+var nestedWith = declare("nestedWith", func(ctx context.Context, what string) (string, error) {
+	o := map[string]sandboxfn.Options{
+		"timeout": {Timeout: time.Minute, Retries: sandboxfn.NoRetries},
+		"network": {Network: "host"}, "secrets": {Secrets: map[string]string{"A": "PATH"}}, "env": {Env: map[string]string{"A": "b"}},
+		"workers": {Workers: sandboxfn.Workers{Min: 50, Max: 50}}, "user": {User: "root"}, "memory": {Memory: sandboxfn.TiB},
+	}[what]
+	return whereFn.With(o).Call(ctx, 0)
+})
+
+var whereFn = declare("whereFn", func(ctx context.Context, _ int) (string, error) { return "called", nil })
+
+func TestNestedOptions(t *testing.T) {
+	ctx := sandboxtest.Process(t)
+	if got, err := nestedWith.Call(ctx, "timeout"); got != "called" || err != nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+	for _, what := range []string{"network", "secrets", "env", "workers", "user", "memory"} {
+		if got, err := nestedWith.Call(ctx, what); !errCode(err, "E9016") {
+			t.Errorf("%s: got %q, %v", what, got, err)
+		}
+	}
+}
+
+var nilErrors = declareStream("nilErrors", func(ctx context.Context, n int) (iter.Seq2[error, error], error) {
+	return func(yield func(error, error) bool) { _ = yield(nil, nil) && yield(errEmpty, nil) }, nil
+})
+
+func TestStreamOfErrors(t *testing.T) {
+	var got []error
+	for v, err := range nilErrors.Stream(sandboxtest.InProcess(t), 0) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, v)
+	}
+	if len(got) != 2 || got[0] != nil || got[1] != errEmpty {
+		t.Errorf("got %v", got)
 	}
 }
 
 // A nested call that loses its worker tells the function that made it.
 var nestedLoss = declare("nestedLoss", func(ctx context.Context, _ int) (string, error) {
-	_, err := obey.With(sandboxfn.Options{Env: map[string]string{"OF": "nestedLoss"}}).Call(ctx, order{What: "exit"})
+	_, err := obey.Call(ctx, order{What: "exit"})
 	return fmt.Sprint(errors.Is(err, sandboxfn.ErrWorkerLost), err), nil
 })
 

@@ -1,7 +1,10 @@
 package sandboxfn
 
 import (
+	"bytes"
+	"context"
 	"encoding/binary"
+	"net"
 	"runtime"
 	"testing"
 
@@ -73,5 +76,34 @@ func TestUnfinishedMessagesAreBounded(t *testing.T) {
 	}
 	if n := heapInUse() - before; n > 16<<20 {
 		t.Errorf("%d MiB are kept", n>>20)
+	}
+}
+
+// What callbacks keep is bounded also when it is segments without bytes.
+func TestEmptySegmentsCount(t *testing.T) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	defer ours.Close()
+	w := newWorkerConn(ours, &fakeWorker{}, nil, nil)
+	h := &hostCall{w: w, name: "f", limit: 1 << 20, lent: &lent{}, caller: context.Background()}
+	const n = 10
+	for id := range uint64(n) { // nobody reads the answers: all are under way
+		p := envelope.Payload{Body: []byte{1}, Segments: make([][]byte, 16<<10)}
+		if err := h.upcall(id, envelope.UpCall, 0, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, over := frame.NewReader(theirs), 0
+	for range n {
+		m, err := r.Next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes.Contains(m.Body, []byte("max_payload")) {
+			over++
+		}
+	}
+	if want := n - (1<<20)/(16<<10*segmentSize); over != want {
+		t.Errorf("%d were refused, want %d", over, want)
 	}
 }

@@ -239,9 +239,7 @@ func TestPoolsOfPinnedGo(t *testing.T) {
 			t.Errorf("call that had begun: %v", err)
 		}
 	}
-	if n := ps.count(); n != 0 {
-		t.Errorf("%d pools are left", n)
-	}
+	waitFor(t, 5*time.Second, "no pools", func() bool { return ps.count() == 0 })
 	o, err := NewObject(endsClass, endsParams{"lost"}, nil).pin(ctx)
 	if err != nil {
 		t.Fatal(err)

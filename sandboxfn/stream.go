@@ -96,6 +96,10 @@ func Pairs[T any](seq iter.Seq[T]) iter.Seq2[T, error] {
 func (f StreamFunc[A, T]) Stream(ctx context.Context, args A) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var zero T
+		if f.h == nil {
+			yield(zero, errNoHandle())
+			return
+		}
 		if fake := worker.FakeOf(ctx, f.h.fn.id); fake != nil {
 			fakeStream(ctx, f.h.fn, fake, &args, yield)
 			return
@@ -132,6 +136,10 @@ func (f StreamFunc[A, T]) Stream(ctx context.Context, args A) iter.Seq2[T, error
 func (f StreamFunc[A, T]) Local(ctx context.Context, args A) iter.Seq2[T, error] {
 	return func(yield func(T, error) bool) {
 		var zero T
+		if f.h == nil {
+			yield(zero, errNoHandle())
+			return
+		}
 		fn, ok := f.h.fn.impl.(func(context.Context, A) (iter.Seq2[T, error], error))
 		if !ok {
 			yield(zero, f.h.fn.unbound())
@@ -159,7 +167,12 @@ func (f StreamFunc[A, T]) With(o Options) StreamFunc[A, T] {
 }
 
 // Name is the id of the function, as [Func.Name].
-func (f StreamFunc[A, T]) Name() string { return f.h.fn.id }
+func (f StreamFunc[A, T]) Name() string {
+	if f.h == nil {
+		return ""
+	}
+	return f.h.fn.id
+}
 
 // stream is a call whose result comes in items. Its methods are for one
 // goroutine at a time.

@@ -230,12 +230,22 @@ func (a *analysis) report() {
 		}
 		a.faults.list = append(a.faults.list, Diagnostic{Pos: pos, Code: "G050", Message: oneLine(e.Msg)})
 	}
+	if missing := slices.IndexFunc(a.faults.list, aboutLibrary); missing >= 0 { // the rest follows from it
+		a.faults.list = a.faults.list[missing : missing+1]
+		a.faults.list[0].Message += "; run go mod tidy"
+	}
 	if len(a.faults.list)+len(a.waiting) == 0 {
 		for _, decl := range a.invalid { // the checker is told to take anything of C for granted
 			a.faults.add(decl.Name.Pos(), decl.Name.End(), "G021", "%s has a type of package C in its signature, which can't be sent; use Go types", decl.Name.Name)
 		}
 	}
 	a.g.report.list = append(a.g.report.list, a.faults.list...)
+}
+
+// aboutLibrary reports whether a fault says that the runtime library, or what it
+// needs, is not there.
+func aboutLibrary(d Diagnostic) bool {
+	return d.Code == "G050" && strings.HasPrefix(d.Message, "could not import "+sandboxfnPath)
 }
 
 // covers reports whether pos lies in a file of the unit.

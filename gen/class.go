@@ -203,7 +203,7 @@ func (a *analysis) classParameters(c *class, s *types.Struct) bool {
 			continue
 		}
 		v := &value{name: name, typ: f.v.Type(), pos: pos, text: spelled(f.v.Type(), a.checked.pkg)}
-		check := &valueCheck{a: a, value: v, subject: fmt.Sprintf("parameter %s of %s", name, c.name), root: name, secrets: &c.secrets}
+		check := &valueCheck{a: a, value: v, subject: fmt.Sprintf("parameter %s of %s", name, c.name), root: name, data: true, secrets: &c.secrets}
 		check.check(notLive)
 		w.field(params, f.v, f.tag, c.name)
 		w.walk(f.v.Type(), c.name+"."+name)

@@ -78,7 +78,7 @@ func (c *valueCheck) live(kind liveKind) {
 func (c *valueCheck) callback(sig *types.Signature) {
 	callback := strings.Replace(c.subject, "parameter", "callback", 1)
 	if isYield(sig) {
-		c.fault("G021", fmt.Sprintf("%s has type %s, which can't be sent; use iter.Seq[T] or iter.Seq2[T, error] itself", c.subject, c.value.text))
+		c.fault("G021", fmt.Sprintf("%s has type %s, which can't be sent; %s", c.subject, c.value.text, c.a.seqHint(sig)))
 		return
 	}
 	for i := range sig.Params().Len() {
@@ -108,6 +108,18 @@ func (c *valueCheck) part(t types.Type, subject, root string) {
 	walk := c.traveller(subject, root)
 	walk.inside = true
 	walk.walk(t, "")
+}
+
+// seqHint says what to write in place of a sequence that goes by another name.
+func (a *analysis) seqHint(sig *types.Signature) string {
+	yield := sig.Params().At(0).Type().Underlying().(*types.Signature).Params()
+	switch {
+	case yield.Len() == 1:
+		return "write iter.Seq[" + spelled(yield.At(0).Type(), a.checked.pkg) + "] itself"
+	case yield.Len() == 2 && isError(yield.At(1).Type()):
+		return "write iter.Seq2[" + spelled(yield.At(0).Type(), a.checked.pkg) + ", error] itself"
+	}
+	return "write iter.Seq[T] or iter.Seq2[T, error] itself"
 }
 
 // isYield reports whether a function is a sequence by its form.

@@ -44,6 +44,7 @@ type packageInfo struct {
 	path, name string
 	dir        string
 	goVersion  string
+	module     string        // path of its module; may be empty
 	files      []*sourceFile // those in the build, without ours
 }
 
@@ -289,8 +290,11 @@ func (l *loader) show(packages []*Package) {
 // nothing to generate for.
 func (l *loader) describe(p *packages.Package, d *sourceDir) *packageInfo {
 	info := &packageInfo{path: p.PkgPath, name: p.Name, dir: d.path}
-	if p.Module != nil && p.Module.GoVersion != "" {
-		info.goVersion = "go" + p.Module.GoVersion
+	if p.Module != nil {
+		info.module = p.Module.Path
+		if p.Module.GoVersion != "" {
+			info.goVersion = "go" + p.Module.GoVersion
+		}
 	}
 	for _, path := range p.GoFiles {
 		name := filepath.Base(path)

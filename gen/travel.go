@@ -23,6 +23,7 @@ type traveller struct {
 	inside  bool // what is walked is part of a live type, never live itself
 	files   fileUse
 	tagged  func(owner string, f *types.Var, tag string) // called for each field with its whole tag
+	lossy   map[string]bool                              // types whose unexported fields are reported, if not nil
 }
 
 // fileUse says which files may stand in what is walked.
@@ -72,6 +73,7 @@ type valueCheck struct {
 	subject string
 	root    string
 	files   fileUse
+	data    bool      // it can't be live
 	secrets *[]string // gets the names of secrets that fields are filled from; nil: they don't matter
 }
 
@@ -81,7 +83,7 @@ func (c *valueCheck) check(kind liveKind) {
 		return
 	}
 	t := c.traveller(c.subject, c.root)
-	t.files = c.files
+	t.files, t.inside = c.files, c.data
 	t.walk(c.value.typ, "")
 }
 
@@ -94,7 +96,7 @@ func (c *valueCheck) fault(code, message string) {
 }
 
 func (c *valueCheck) traveller(subject, root string) *traveller {
-	return &traveller{a: c.a, subject: subject, root: root, fault: c.fault, tagged: func(owner string, f *types.Var, tag string) {
+	return &traveller{a: c.a, subject: subject, root: root, fault: c.fault, lossy: c.a.reasons, tagged: func(owner string, f *types.Var, tag string) {
 		c.a.tags.sandboxTag(owner, f, tag)
 		if c.secrets != nil {
 			*c.secrets = append(*c.secrets, secretsOf(tag)...)
@@ -170,8 +172,16 @@ func (t *traveller) walk(typ types.Type, path string) {
 	case *types.Struct:
 		t.structure(u, typ, path)
 	case *types.Chan:
-		t.refuse(typ, path, "use iter.Seq2[T, error]")
+		hint := "use a slice"
+		if path == "" && !t.inside {
+			hint = "use iter.Seq2[T, error]"
+		}
+		t.refuse(typ, path, hint)
 	case *types.Signature:
+		if path == "" && !t.inside && isYield(u) { // as a result; a parameter is live
+			t.refuse(typ, path, t.a.seqHint(u))
+			return
+		}
 		t.refuse(typ, path, onlyTop)
 	case *types.Interface:
 		switch {
@@ -277,6 +287,7 @@ func (t *traveller) key(typ types.Type, path string) {
 // structure checks the fields of a struct.
 func (t *traveller) structure(s *types.Struct, typ types.Type, path string) {
 	owner := t.spell(typ)
+	t.unexported(s, typ, path)
 	_, named := types.Unalias(typ).(*types.Named)
 	if path == "" {
 		path = t.root
@@ -295,9 +306,7 @@ func (t *traveller) structure(s *types.Struct, typ types.Type, path string) {
 			continue
 		}
 		if !f.Exported() && !promotes(f) {
-			t.fault("G022", fmt.Sprintf("%s has unexported field %s (at %s), which would be lost; export it, give %s MarshalBinary and UnmarshalBinary, or tag the field sandbox:\"-\"",
-				owner, f.Name(), t.a.fieldPos(f), owner))
-			continue
+			continue // unexported has reported it
 		}
 		if t.files != filePaths && isPath(tags) {
 			t.fault("G040", fmt.Sprintf("sandbox tag of %s.%s: paths go only with the arguments of a call, not with %s; use sandboxfn.File or sandboxfn.Dir",
@@ -315,6 +324,59 @@ func (t *traveller) structure(s *types.Struct, typ types.Type, path string) {
 		t.fault("G023", fmt.Sprintf("%s and %s both go by the name %q, so only one would be sent; give one another name with sandbox:\"name=…\"",
 			owner+"."+c.first, owner+"."+c.second, c.name))
 	}
+}
+
+// unexported reports the fields of a struct that nobody else can read, once for
+// each type.
+func (t *traveller) unexported(s *types.Struct, typ types.Type, path string) {
+	var names []string
+	var at string
+	for i := range s.NumFields() {
+		f := s.Field(i)
+		if f.Exported() || f.Name() == "_" || promotes(f) || sandboxSkips(reflect.StructTag(s.Tag(i))) {
+			continue
+		}
+		if at == "" {
+			at = t.a.fieldPos(f)
+		}
+		names = append(names, f.Name())
+	}
+	if len(names) == 0 {
+		return
+	}
+	what, export, tag := "unexported field ", "export it", "tag the field"
+	if len(names) > 1 {
+		what, export, tag = "unexported fields ", "export them", "tag the fields"
+	}
+	lost := "type " + t.spell(typ) + " with " + what + strings.Join(names, ", ") + " (at " + at + ")"
+	if t.lossy[lost] {
+		return
+	}
+	if t.lossy != nil {
+		t.lossy[lost] = true
+	}
+	named, _ := types.Unalias(typ).(*types.Named)
+	hint := export + " or " + tag + ` sandbox:"-"`
+	switch {
+	case named != nil && t.a.isForeign(named.Obj().Pkg()):
+		hint = "send a struct of your own with what the function needs"
+	case named != nil:
+		hint = export + ", give " + t.spell(typ) + " MarshalBinary and UnmarshalBinary, or " + tag + ` sandbox:"-"`
+	default:
+		lost = what + strings.Join(names, ", ") + " (at " + at + ")"
+	}
+	where := t.subject
+	if path != "" {
+		where += ": " + path
+	}
+	t.fault("G022", fmt.Sprintf("%s has %s, which would be lost; %s", where, lost, hint))
+}
+
+// isForeign reports whether p is of another module, so that its types are not
+// for the reader to change.
+func (a *analysis) isForeign(p *types.Package) bool {
+	module := a.checked.info.module
+	return p != nil && module != "" && p != a.checked.pkg && p.Path() != module && !strings.HasPrefix(p.Path(), module+"/")
 }
 
 // sandboxSkips reports whether a field is never sent: it is left out on

@@ -8,6 +8,7 @@ import (
 	"path"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -175,6 +176,10 @@ func Decode(lines []*Line, locate func(token.Pos) string) (*Options, []Problem) 
 	}
 	for _, l := range lines {
 		for i := range l.Args {
+			d.before = nil
+			if i > 0 {
+				d.before = &l.Args[i-1]
+			}
 			d.arg(&l.Args[i])
 		}
 	}
@@ -187,6 +192,7 @@ type decoder struct {
 	kind     Kind
 	locate   func(token.Pos) string
 	options  *Options
+	before   *Arg                 // what stands before the option at hand, on its line
 	values   map[string]Arg       // last argument of each key that was decoded
 	seen     map[string]token.Pos // elements of lists that must differ, by key and what they name
 	problems []Problem
@@ -258,11 +264,36 @@ func (d *decoder) unknown(a *Arg) {
 		return
 	}
 	message := "unknown option " + show(a.Key)
-	if near := nearest(strings.ToLower(a.Key), keysOf(d.kind)); near != "" {
+	near := nearest(strings.ToLower(a.Key), keysOf(d.kind))
+	if near == "" {
+		near = begunBy(a.Key, keysOf(d.kind))
+	}
+	if near != "" {
 		d.fail(a.Pos, keyEnd, "G010", message+"; did you mean "+near+"?", &Fix{Pos: a.Pos, End: keyEnd, Text: near})
 		return
 	}
+	if b := d.before; b != nil && b.Value != "" && slices.Contains(lists, fields[b.Key].is) { // env=GREETING=good day
+		d.fail(a.Pos, keyEnd, "G010", message+"; if it belongs to the value of "+b.Key+", quote that: "+b.Key+"="+strconv.Quote(b.Value+" …"), remove)
+		return
+	}
 	d.fail(a.Pos, keyEnd, "G010", message+"; "+optionsOf(d.kind), remove)
+}
+
+// begunBy is the one key that begins with s: memory for mem.
+func begunBy(s string, keys []string) string {
+	if len(s) < 3 {
+		return ""
+	}
+	var found string
+	for _, k := range keys {
+		if strings.HasPrefix(k, s) {
+			if found != "" {
+				return ""
+			}
+			found = k
+		}
+	}
+	return found
 }
 
 // optionsOf is the tail of a message that says what a kind takes.

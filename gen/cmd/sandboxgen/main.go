@@ -9,6 +9,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -205,6 +206,7 @@ func check(f *flags, result *gen.Result, stdout, stderr io.Writer) int {
 	for _, p := range result.Packages {
 		if p.Changed() {
 			fmt.Fprint(stdout, p.Diff(dir))
+			fmt.Fprintf(stderr, "sandboxgen: output of %s is out of date; run go generate\n", cmp.Or(p.Path, p.Dir))
 			code = exitFault
 		}
 	}

@@ -286,7 +286,7 @@ func begunBy(s string, keys []string) string {
 	}
 	var found string
 	for _, k := range keys {
-		if strings.HasPrefix(k, s) {
+		if strings.HasPrefix(k, s) && !strings.Contains(k, ".") {
 			if found != "" {
 				return ""
 			}

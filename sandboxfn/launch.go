@@ -49,6 +49,10 @@ func (p *pool) launch(ctx context.Context, s *setup) (_ *poolWorker, err error) 
 	}
 	if err == nil && s.instance != nil && s.instance.ready != nil {
 		if err = s.instance.ready(ctx, w); err != nil {
+			// The hook's own context may have ended a moment before this one.
+			if end, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) && time.Until(end) < answerTime {
+				<-ctx.Done()
+			}
 			err = &stepError{stepEnter, err}
 		}
 	}

@@ -267,7 +267,7 @@ func TestMapLeft(t *testing.T) {
 							done <- "break"
 						}
 					}()
-					for range held.Map(ctx, ats(100, in, nil)) {
+					for range held.With(sandboxfn.Options{InFlight: 3}).Map(ctx, ats(100, in, nil)) { // one worker for each
 						synctest.Wait()
 						if leave != nil {
 							leave()
@@ -347,7 +347,7 @@ func TestMapInputPanicsAtTheEnd(t *testing.T) {
 				t.Errorf("got %v", v)
 			}
 		}()
-		for range held.Map(ctx, func(yield func(at) bool) {
+		for range held.With(sandboxfn.Options{InFlight: 3}).Map(ctx, func(yield func(at) bool) {
 			defer func() { panic("late") }()
 			for i := range 100 {
 				if !yield(in(i)) {
@@ -423,7 +423,7 @@ func TestMapContextEnds(t *testing.T) {
 		defer cancel()
 		var pulled atomic.Int64
 		n := int64(0)
-		for got, err := range held.Map(ctx, ats(1000, in, &pulled)) {
+		for got, err := range held.With(sandboxfn.Options{InFlight: 3}).Map(ctx, ats(1000, in, &pulled)) { // one worker for each
 			switch {
 			case n < 2 && (int64(got) != n || err != nil):
 				t.Errorf("%d: got %d, %v", n, got, err)
@@ -432,7 +432,9 @@ func TestMapContextEnds(t *testing.T) {
 			}
 			n++
 		}
-		if n != 8 || pulled.Load() != n {
+		// Of those that end with the context, each may have let one more in at
+		// that moment.
+		if n < 5 || n > 8 || pulled.Load() != n {
 			t.Errorf("%d pairs for %d inputs that were pulled", n, pulled.Load())
 		}
 	})

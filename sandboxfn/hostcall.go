@@ -369,8 +369,14 @@ func (h *hostCall) sendItems(ctx context.Context, id uint64, u *hostUp, o *lentO
 
 // sendBytes sends what a reader has.
 func (h *hostCall) sendBytes(ctx context.Context, id uint64, u *hostUp, o *lentObject, r io.Reader) (envelope.Payload, error) {
-	const chunk = 128 << 10
-	buf := make([]byte, chunk)
+	err := eachChunk(r, func(p envelope.Payload) error { return h.sendItem(ctx, id, u, o, p) })
+	return streamAnswer(err), nil
+}
+
+// eachChunk hands what r has to send, which does not keep it, and returns the
+// first error but the end.
+func eachChunk(r io.Reader, send func(envelope.Payload) error) error {
+	buf := make([]byte, 128<<10)
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
@@ -378,16 +384,16 @@ func (h *hostCall) sendBytes(ctx context.Context, id uint64, u *hostUp, o *lentO
 			if n >= envelope.SegmentMin {
 				p = envelope.Payload{Segments: [][]byte{buf[:n]}}
 			}
-			if err := h.sendItem(ctx, id, u, o, p); err != nil {
-				return streamAnswer(err), nil
+			if err := send(p); err != nil {
+				return err
 			}
 		}
 		if err == io.EOF {
-			err = nil
-		} else if err == nil {
-			continue
+			return nil
 		}
-		return streamAnswer(err), nil
+		if err != nil {
+			return err
+		}
 	}
 }
 

@@ -423,31 +423,14 @@ func bindReader[A any](f *function, fn func(context.Context, A) (io.ReadCloser, 
 		}
 		stop := context.AfterFunc(ctx, func() { r.Close() }) // a read that blocks ends
 		defer stop()
-		return None{}, sendBytes(ctx, s, r)
-	})
-	f.run = inner.run
-}
-
-func sendBytes(ctx context.Context, s *worker.Sender, r io.Reader) error {
-	buf := make([]byte, 128<<10)
-	for {
-		n, err := r.Read(buf)
-		if n > 0 {
-			p := envelope.Payload{Body: buf[:n]}
-			if n >= envelope.SegmentMin {
-				p = envelope.Payload{Segments: [][]byte{buf[:n]}}
-			}
+		return None{}, eachChunk(r, func(p envelope.Payload) error {
 			if !s.Send(p) {
 				return context.Cause(ctx)
 			}
-		}
-		if err == io.EOF {
 			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
+		})
+	})
+	f.run = inner.run
 }
 
 // openReader makes a call whose result is an io.ReadCloser.

@@ -49,6 +49,43 @@ type Reporter interface {
 	Report(ctx context.Context, id string) (*Report, error)
 }
 
+// Pauser is implemented by providers with CapPause.
+type Pauser interface {
+	// Pause stops everything inside and keeps it. A sandbox that is paused
+	// already is E2024.
+	Pause(ctx context.Context, id string) error
+
+	// Resume lets a paused sandbox go on, with the end moved as Connect does. One
+	// that runs is returned as it is.
+	Resume(ctx context.Context, id string, req ConnectRequest) (*Sandbox, error)
+}
+
+// PortExposer is implemented by providers with CapPorts.
+type PortExposer interface {
+	// Port says how to reach what listens on a TCP port inside, whether or not
+	// anything does yet. An endpoint with Dial gives the raw connection; one
+	// without carries HTTP and WebSocket only.
+	Port(ctx context.Context, id string, port int) (Endpoint, error)
+}
+
+// Meter is implemented by providers with CapMetrics.
+type Meter interface {
+	Usage(ctx context.Context, id string) (Usage, error)
+}
+
+// Usage is what a sandbox takes at one moment. Sizes are in bytes; a total of
+// zero is unknown or not limited.
+type Usage struct {
+	At          time.Time
+	CPUs        float64 // it may use
+	CPUPercent  float64 // of one processor, since the sample before or since its start
+	MemoryUsed  int64
+	MemoryCache int64
+	MemoryTotal int64
+	DiskUsed    int64
+	DiskTotal   int64
+}
+
 // ArtifactStore is implemented by providers on this machine that can make a
 // file of the host readable and executable inside a sandbox without sending it.
 type ArtifactStore interface {
@@ -149,9 +186,19 @@ type Endpoint struct {
 	// a tunnel). Nil: by URL.
 	Dial func(ctx context.Context) (net.Conn, error)
 
-	// Channels says that the runtime is ours and on this machine, so that a
-	// worker can be handed its connection (docs/protocol.md, "Channels").
+	// Channels says that the runtime is ours and serves channels and ports
+	// (docs/protocol.md, "Channels", "Ports"). False: not known; the client asks
+	// GET /health for its header Sandbox-Features.
 	Channels bool
+
+	Limits TransportLimits
+}
+
+// TransportLimits are those of what stands between the client and the runtime.
+// Zero means no known limit.
+type TransportLimits struct {
+	RequestBytes int64         // of one request's body
+	RequestTime  time.Duration // after which a request is cut
 }
 
 // Secret is text that must not be shown: it prints as "***".

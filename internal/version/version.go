@@ -54,3 +54,7 @@ func fromVCS(settings []debug.BuildSetting) string {
 	}
 	return revision[:min(12, len(revision))] + dirty
 }
+
+// Envd is the version of E2B's envd whose behaviour the runtime promises; the
+// SDKs of E2B choose by it what they use.
+const Envd = "0.6.13"

@@ -101,7 +101,7 @@ func FuzzChannelRequest(f *testing.F) {
 				t.Errorf("id %q passes", id)
 			}
 		}
-		if wantsUpgrade(http.Header{"Upgrade": {upgrade}, "Connection": {connection}}) && !strings.Contains(strings.ToLower(connection), "upgrade") {
+		if wantsUpgrade(http.Header{"Upgrade": {upgrade}, "Connection": {connection}}, channelProtocol) && !strings.Contains(strings.ToLower(connection), "upgrade") {
 			t.Errorf("%q, %q passes", upgrade, connection)
 		}
 	})

@@ -45,10 +45,8 @@ func (c *channels) park(w http.ResponseWriter, r *http.Request) {
 	case !validChannelID(id):
 		fault.HTTP(w, http.StatusBadRequest, "E3011", "channel id is not 32 lower-case hex digits")
 		return
-	case !wantsUpgrade(r.Header):
-		w.Header().Set("Upgrade", channelProtocol)
-		w.Header().Set("Connection", "Upgrade")
-		fault.HTTP(w, http.StatusUpgradeRequired, "E3006", "a channel is an upgrade to "+channelProtocol)
+	case !wantsUpgrade(r.Header, channelProtocol):
+		refuseWithoutUpgrade(w, channelProtocol)
 		return
 	case r.ContentLength != 0:
 		fault.HTTP(w, http.StatusBadRequest, "E3006", "a channel request has no body")
@@ -80,33 +78,13 @@ func validChannelID(id string) bool {
 	return strings.Trim(id, "0123456789abcdef") == ""
 }
 
-// wantsUpgrade accepts exactly our protocol, as a token of a Connection header
-// that may list others.
-func wantsUpgrade(h http.Header) bool {
-	if h.Get("Upgrade") != channelProtocol {
-		return false
-	}
-	for _, line := range h.Values("Connection") {
-		for token := range strings.SplitSeq(line, ",") {
-			if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // accept answers the upgrade. A client that sent frames before it read the
 // answer is refused: they are in our buffer, where the process cannot read them.
 func accept(conn net.Conn, r *bufio.Reader) bool {
 	if r.Buffered() > 0 {
 		return false
 	}
-	if conn.SetDeadline(time.Now().Add(headerTimeout)) != nil {
-		return false
-	}
-	_, err := conn.Write([]byte("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: " + channelProtocol + "\r\n\r\n"))
-	return err == nil && conn.SetDeadline(time.Time{}) == nil
+	return answerUpgrade(conn, channelProtocol) == nil
 }
 
 // reserve takes the id for a connection that is being upgraded: the client may

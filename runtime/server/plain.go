@@ -20,9 +20,18 @@ func only(method string, next http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
+// featuresHeader, in the answer of GET /health, says what this server can beyond
+// envd, so that a client need not try: channels for workers, tunnels to ports,
+// and a StreamInput that can be kept open.
+const (
+	featuresHeader = "Sandbox-Features"
+	features       = "channels, ports, input"
+)
+
 // health says that the server runs.
 func health(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set(featuresHeader, features)
 	w.WriteHeader(http.StatusNoContent)
 }
 

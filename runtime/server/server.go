@@ -59,6 +59,7 @@ type Server struct {
 	opts     Options
 	process  *process.Service
 	channels *channels
+	tunnels  *tunnels
 	http     *http.Server
 }
 
@@ -89,7 +90,7 @@ func New(o *Options) (*Server, error) {
 		// the sandbox.
 		unix.Umask(0o022)
 	}
-	s := &Server{opts: opts, channels: newChannels()}
+	s := &Server{opts: opts, channels: newChannels(), tunnels: newTunnels()}
 	s.process = process.New(process.Options{
 		Env: opts.Env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
 		OOMKills: opts.OOMKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Logger: opts.Logger,
@@ -120,6 +121,7 @@ func (s *Server) Serve(l net.Listener) error {
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.process.Shutdown(ctx)
 	s.channels.close()
+	s.tunnels.close()
 	// Streams have got their end event and return by themselves; a client that
 	// does not read holds one only until its connection is closed.
 	grace, cancel := context.WithTimeout(ctx, time.Second)
@@ -146,5 +148,6 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	mux.HandleFunc("/envs", only(http.MethodGet, s.envs))
 	mux.Handle("/files", files.Transfer())
 	mux.HandleFunc("/sandbox/channels/{id}", only(http.MethodPost, s.channels.park))
+	mux.HandleFunc("/sandbox/ports/{port}", only(http.MethodPost, s.tunnels.connect))
 	return authenticate(s.opts.Token, patient(mux))
 }

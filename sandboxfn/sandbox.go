@@ -46,7 +46,7 @@ type Sandbox struct {
 func (c *Client) newSandbox(ctx context.Context, p providers.Provider, s *providers.Sandbox, log *slog.Logger) (*Sandbox, error) {
 	ec, err := envd.New(&envd.Options{
 		URL: s.Data.URL, Headers: s.Data.Headers, Token: s.Data.Token.Reveal(), Dial: s.Data.Dial,
-		RequestTimeout: c.opts.RequestTimeout, KeepAlive: c.opts.KeepAlive,
+		Ours: s.Data.Channels, RequestTimeout: c.opts.RequestTimeout, KeepAlive: c.opts.KeepAlive,
 	})
 	if err != nil {
 		return nil, err

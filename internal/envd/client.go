@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -38,18 +39,24 @@ const (
 	// maxHeader bounds the head of an HTTP answer.
 	maxHeader = 64 << 10
 
-	// dialedURL is the base URL where Dial decides where connections go.
+	// dialedURL is the base URL where only Dial says where connections go.
 	dialedURL = "http://sandbox"
 )
 
 // Options say how to reach one runtime. URL or Dial must be set.
 type Options struct {
-	URL     string      // base URL; a path prefix is allowed; unused when Dial is set
+	URL     string      // base URL; a path prefix is allowed; may be empty when Dial is set
 	Headers http.Header // added to every request
 	Token   string      // access token; empty: none is sent
 
-	// Dial opens a connection where an address alone does not say how. Nil: by URL.
+	// Dial opens a connection where an address alone does not say how. URL then
+	// says what stands in Host, and whether TLS is spoken on the connection. Nil:
+	// by URL.
 	Dial func(ctx context.Context) (net.Conn, error)
+
+	// Ours says that the runtime is known to be ours and can do all there is in
+	// Features. Otherwise Features asks.
+	Ours bool
 
 	// RequestTimeout bounds each unary request, the wait for the first event of
 	// a stream and any pause of a file transfer. It never bounds a command.
@@ -72,6 +79,7 @@ type Client struct {
 	files     filesystemconnect.FilesystemClient
 	timeout   time.Duration
 	keepAlive time.Duration
+	features  atomic.Pointer[Features] // nil: not known yet
 
 	reapers sync.WaitGroup // starts given up by their caller that must not leave a process
 }
@@ -79,7 +87,7 @@ type Client struct {
 // New makes a client. It opens no connection. A malformed URL is E5001.
 func New(o *Options) (*Client, error) {
 	base := strings.TrimRight(o.URL, "/")
-	if o.Dial != nil {
+	if o.Dial != nil && base == "" {
 		base = dialedURL
 	}
 	u, err := url.Parse(base)
@@ -96,6 +104,9 @@ func New(o *Options) (*Client, error) {
 	}
 	if c.keepAlive == 0 {
 		c.keepAlive = DefaultKeepAlive
+	}
+	if o.Ours {
+		c.features.Store(&Features{Channels: true, Ports: true, Input: true})
 	}
 	c.transport = newTransport(o)
 	c.http = &http.Client{
@@ -118,22 +129,27 @@ func (c *Client) Close() {
 
 // Health asks whether the runtime answers.
 func (c *Client) Health(ctx context.Context) error {
+	_, err := c.health(ctx)
+	return err
+}
+
+func (c *Client) health(ctx context.Context) (http.Header, error) {
 	const op = "check sandbox"
 	ctx, cancel := c.bounded(ctx)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.base+"/health", nil)
 	if err != nil {
-		return errdefs.Wrap("E5001", op, "", err)
+		return nil, errdefs.Wrap("E5001", op, "", err)
 	}
 	res, err := c.http.Do(req)
 	if err != nil {
-		return wrapTransport(ctx, op, err)
+		return nil, wrapTransport(ctx, op, err)
 	}
 	defer drain(res.Body)
 	if res.StatusCode/100 != 2 {
-		return httpError(op, res)
+		return nil, httpError(op, res)
 	}
-	return nil
+	return res.Header, nil
 }
 
 // bounded is ctx with the request timeout.

@@ -16,6 +16,7 @@ import (
 // own; there is no bound on those, only on idle ones.
 type transport struct {
 	base    *http.Transport
+	dialer  *net.Dialer
 	headers http.Header
 	token   string
 	dial    func(ctx context.Context) (net.Conn, error)
@@ -23,7 +24,7 @@ type transport struct {
 
 func newTransport(o *Options) *transport {
 	dialer := &net.Dialer{Timeout: 15 * time.Second}
-	t := &transport{headers: o.Headers.Clone(), token: o.Token, dial: o.Dial}
+	t := &transport{dialer: dialer, headers: o.Headers.Clone(), token: o.Token, dial: o.Dial}
 	t.base = &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {

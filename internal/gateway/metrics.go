@@ -1,0 +1,4 @@
+package gateway
+
+// samples are kept measurements of one sandbox.
+type samples struct{}

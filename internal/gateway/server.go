@@ -1,0 +1,197 @@
+package gateway
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Limits on what a client may send and how long it may take.
+const (
+	maxHeaderBytes = 64 << 10
+	headerTimeout  = 10 * time.Second // until the header of a request is complete
+	idleTimeout    = 3 * time.Minute  // of a connection between requests
+)
+
+// marks are the keys of the metadata by which the gateway knows its own
+// sandboxes at the provider. What clients call metadata is never there.
+const (
+	markGateway = "sandboxd.gateway"
+	markOwner   = "sandboxd.owner"
+)
+
+// Options say what a [Server] serves. Provider and StateDir are required.
+type Options struct {
+	Provider providers.Provider // makes the sandboxes; stays the caller's to close
+	StateDir string             // absolute; the gateway alone writes there
+	Domain   string             // answered to clients as the domain of sandboxes; empty: theirs
+	Network  string             // mode of the sandboxes' network: "loopback" (default), "none" or "host"
+
+	// MaxLifetime is the longest time from a start to the end; zero: 24 hours.
+	MaxLifetime time.Duration
+
+	// Templates are further names of templates, by the provider's name for
+	// them. "base" and "" are always there.
+	Templates map[string]string
+
+	MaxSandboxes int // at one time, of all keys; zero: 1000
+
+	Logger *slog.Logger // nil discards
+}
+
+// Server is a control plane and the way to its sandboxes. It is safe for
+// concurrent use.
+type Server struct {
+	opts  Options
+	log   *slog.Logger
+	store *store
+	keys  *Keys
+
+	handler http.Handler
+	http    *http.Server
+	forward *forwarder
+
+	mu       sync.Mutex
+	boxes    map[string]*box // guarded by mu
+	creating int             // guarded by mu
+	closed   bool            // guarded by mu
+
+	ctx  context.Context // of work that no request waits for
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// New opens the state directory, finds the sandboxes of the time before and
+// returns a server that does not listen yet. A directory that another gateway
+// uses is E8007.
+func New(o *Options) (*Server, error) {
+	const op = "start gateway"
+	if o == nil || o.Provider == nil {
+		return nil, errdefs.New("E8007", op, "no provider")
+	}
+	s := &Server{opts: *o, log: o.Logger, boxes: map[string]*box{}}
+	s.opts.Templates = maps.Clone(o.Templates)
+	if s.log == nil {
+		s.log = slog.New(slog.DiscardHandler)
+	}
+	if s.opts.MaxLifetime == 0 {
+		s.opts.MaxLifetime = 24 * time.Hour
+	}
+	if s.opts.MaxLifetime < time.Second || s.opts.MaxLifetime > keepPaused {
+		return nil, errdefs.New("E8007", op, fmt.Sprintf("maximum lifetime %v is not between 1s and %v", s.opts.MaxLifetime, keepPaused))
+	}
+	if s.opts.MaxSandboxes == 0 {
+		s.opts.MaxSandboxes = 1000
+	}
+	switch s.opts.Network {
+	case "":
+		s.opts.Network = "loopback"
+	case "loopback", "none", "host":
+	default:
+		return nil, errdefs.New("E8007", op, fmt.Sprintf("network %q is not loopback, none or host", s.opts.Network))
+	}
+	s.opts.Domain = strings.Trim(strings.ToLower(s.opts.Domain), ".")
+	var err error
+	if s.store, err = openStore(o.StateDir); err != nil {
+		return nil, err
+	}
+	s.ctx, s.stop = context.WithCancel(context.Background()) // ends with Shutdown
+	if s.keys, err = OpenKeys(o.StateDir); err == nil {
+		err = s.recover()
+	}
+	if err != nil {
+		s.stop()
+		s.stopTimers()
+		s.store.close()
+		return nil, err
+	}
+	s.forward = newForwarder(s)
+	s.handler = s.routes()
+	s.http = &http.Server{
+		Handler:           s.handler,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	return s, nil
+}
+
+// Keys are the API keys of the server's state directory.
+func (s *Server) Keys() *Keys { return s.keys }
+
+// Handler is the whole service.
+func (s *Server) Handler() http.Handler { return s.handler }
+
+// Serve answers connections of l until Shutdown; it returns nil then. It closes
+// l. It may be called for several listeners.
+func (s *Server) Serve(l net.Listener) error {
+	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// Shutdown takes no more requests, waits for those under way until ctx ends and
+// cuts the rest. The sandboxes live on; another server on the same state
+// directory goes on with them.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	err := s.http.Shutdown(ctx)
+	if err != nil {
+		err = s.http.Close()
+	}
+	s.forward.close()
+	s.stopTimers()
+	s.stop()
+	s.wg.Wait()
+	s.store.close()
+	return err
+}
+
+func (s *Server) stopTimers() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, b := range s.boxes {
+		b.mu.Lock()
+		if b.timer != nil {
+			b.timer.Stop()
+		}
+		b.mu.Unlock()
+	}
+}
+
+// routes joins the two planes: what names a sandbox goes there, the rest is
+// the control plane.
+func (s *Server) routes() http.Handler {
+	control := s.authenticate(s.controlRoutes())
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		a, err := addressOf(r, s.opts.Domain)
+		switch {
+		case err != nil:
+			http.Error(w, err.Error(), http.StatusBadRequest)
+		case a != nil:
+			s.forward.serve(w, r, *a)
+		case isSigned(r):
+			s.forwardSigned(w, r)
+		default:
+			control.ServeHTTP(w, r)
+		}
+	})
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/gateway"
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/providers/local"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// shutdownGrace is how long requests under way may take after the first signal.
+const shutdownGrace = 5 * time.Second
+
+// serveFlags are the options of sandboxd serve.
+type serveFlags struct {
+	listen       texts
+	domain       string
+	state        string
+	cert, key    string
+	network      string
+	maxLifetime  time.Duration
+	maxSandboxes int
+	templates    texts
+	insecure     bool
+	verbose      bool
+}
+
+// texts collects a flag that may be given several times.
+type texts []string
+
+func (t *texts) String() string     { return strings.Join(*t, " ") }
+func (t *texts) Set(v string) error { *t = append(*t, v); return nil }
+
+func parseServe(args []string, stderr io.Writer) (*serveFlags, error) {
+	f := &serveFlags{}
+	fs := flag.NewFlagSet("sandboxd serve", flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	fs.Var(&f.listen, "listen", "`address` to serve, HOST:PORT or unix:/path; may be repeated (default 127.0.0.1:3000)")
+	fs.StringVar(&f.domain, "domain", "", "`domain` under which {port}-{id}.DOMAIN leads here; answered to clients")
+	fs.StringVar(&f.state, "state-dir", defaultStateDir(), "`directory` of all state")
+	fs.StringVar(&f.cert, "tls-cert", "", "`file` with the certificate chain, PEM; read once, at the start")
+	fs.StringVar(&f.key, "tls-key", "", "`file` with its key, PEM")
+	fs.StringVar(&f.network, "network", "loopback", "what sandboxes reach: loopback, none or host")
+	fs.DurationVar(&f.maxLifetime, "max-lifetime", 24*time.Hour, "longest life of a sandbox")
+	fs.IntVar(&f.maxSandboxes, "max-sandboxes", 1000, "sandboxes at one time, of all keys")
+	fs.Var(&f.templates, "template", "further `name` of the template base; may be repeated")
+	fs.BoolVar(&f.insecure, "insecure", false, "allow an address that others can reach without TLS")
+	fs.BoolVar(&f.verbose, "verbose", false, "log every step")
+	if err := fs.Parse(args); err != nil {
+		return nil, err
+	}
+	if fs.NArg() > 0 {
+		fmt.Fprintf(stderr, "sandboxd serve: unexpected argument %q\n", fs.Arg(0))
+		return nil, errUsage
+	}
+	if len(f.listen) == 0 {
+		f.listen = texts{"127.0.0.1:3000"}
+	}
+	return f, nil
+}
+
+var errUsage = errors.New("usage")
+
+// flagStatus is the exit status for an error of package flag, which has
+// printed it.
+func flagStatus(err error) int {
+	if errors.Is(err, flag.ErrHelp) {
+		return statusOK
+	}
+	return statusUsage
+}
+
+// serve runs the gateway until a signal.
+func serve(args []string, stdout, stderr io.Writer) int {
+	f, err := parseServe(args, stderr)
+	if err != nil {
+		return flagStatus(err)
+	}
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	defer signal.Stop(signals)
+	if err := f.run(stdout, stderr, signals); err != nil {
+		return complain(stderr, err)
+	}
+	return statusOK
+}
+
+func (f *serveFlags) run(stdout, stderr io.Writer, signals <-chan os.Signal) (err error) {
+	level := slog.LevelInfo
+	if f.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	listeners, err := f.listeners()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, l := range listeners {
+			l.Close()
+		}
+	}()
+	p, err := local.New(providers.Config{StateDir: f.state, Logger: log})
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	err = p.Check(ctx)
+	cancel()
+	if err != nil {
+		return err
+	}
+	g, err := gateway.New(&gateway.Options{
+		Provider: p, StateDir: gatewayDir(f.state), Domain: f.domain, Network: f.network,
+		MaxLifetime: f.maxLifetime, MaxSandboxes: f.maxSandboxes, Templates: f.templateNames(), Logger: log,
+	})
+	if err != nil {
+		return err
+	}
+	if err := firstKey(g.Keys(), stdout); err != nil {
+		g.Shutdown(context.Background())
+		return err
+	}
+	return serveAll(g, listeners, f.listen, stderr, signals)
+}
+
+func (f *serveFlags) templateNames() map[string]string {
+	names := map[string]string{}
+	for _, t := range f.templates {
+		names[t] = "base"
+	}
+	return names
+}
+
+// firstKey makes a key when there is none and prints it, this once.
+func firstKey(keys *gateway.Keys, stdout io.Writer) error {
+	all, err := keys.List()
+	if err != nil || len(all) > 0 {
+		return err
+	}
+	k, err := keys.Create("first")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(stdout, "E2B_API_KEY=%s\n", k.Secret)
+	return err
+}
+
+// serveAll serves until the first signal, which lets requests end, or the
+// second, which ends the program at once.
+func serveAll(g *gateway.Server, listeners []net.Listener, names []string, stderr io.Writer, signals <-chan os.Signal) error {
+	failed := make(chan error, len(listeners))
+	var wg sync.WaitGroup
+	for i, l := range listeners {
+		fmt.Fprintln(stderr, "sandboxd: listening on", shown(l, names[i]))
+		wg.Go(func() { failed <- g.Serve(l) })
+	}
+	var err error
+	select {
+	case <-signals:
+		fmt.Fprintln(stderr, "sandboxd: shutting down; sandboxes live on. A second signal ends at once")
+	case err = <-failed:
+	}
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-signals:
+			os.Exit(statusError)
+		case <-done:
+		}
+	}()
+	defer close(done)
+	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
+	defer cancel()
+	if e := g.Shutdown(ctx); e != nil && err == nil {
+		err = e
+	}
+	wg.Wait()
+	return err
+}
+
+// shown is an address as clients write it, with the port that was chosen.
+func shown(l net.Listener, asked string) string {
+	if strings.HasPrefix(asked, "unix:") {
+		return asked
+	}
+	return l.Addr().String()
+}
+
+// listeners opens all addresses, or none.
+func (f *serveFlags) listeners() ([]net.Listener, error) {
+	const op = "listen"
+	var config *tls.Config
+	if f.cert != "" || f.key != "" {
+		if f.cert == "" || f.key == "" {
+			return nil, &errdefs.Error{Code: "E8007", Op: op, Message: "--tls-cert and --tls-key go together"}
+		}
+		pair, err := tls.LoadX509KeyPair(f.cert, f.key)
+		if err != nil {
+			return nil, &errdefs.Error{Code: "E8007", Op: op, Message: "certificate or key cannot be used", Err: err}
+		}
+		config = &tls.Config{Certificates: []tls.Certificate{pair}, MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}}
+	}
+	var all []net.Listener
+	for _, a := range f.listen {
+		l, err := f.listenOne(a, config)
+		if err != nil {
+			for _, l := range all {
+				l.Close()
+			}
+			return nil, err
+		}
+		all = append(all, l)
+	}
+	return all, nil
+}
+
+func (f *serveFlags) listenOne(address string, config *tls.Config) (net.Listener, error) {
+	const op = "listen"
+	if path, ok := strings.CutPrefix(address, "unix:"); ok {
+		return listenUnix(path)
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, &errdefs.Error{Code: "E8007", Op: op, Message: fmt.Sprintf("%q is not HOST:PORT or unix:/path", address), Err: err}
+	}
+	if config == nil && !f.insecure && !loopback(host) {
+		return nil, &errdefs.Error{Code: "E8007", Op: op,
+			Message:    address + " can be reached by others, and without TLS they can read keys and tokens",
+			Suggestion: "give --tls-cert and --tls-key, listen on 127.0.0.1, or say --insecure"}
+	}
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		return nil, &errdefs.Error{Code: "E8007", Op: op, Message: address, Err: err}
+	}
+	if config != nil {
+		l = tls.NewListener(l, config)
+	}
+	return l, nil
+}
+
+// loopback reports whether a host is this machine alone.
+func loopback(host string) bool {
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// listenUnix makes a socket that only its owner can open. One that nobody
+// serves any more is replaced.
+func listenUnix(path string) (net.Listener, error) {
+	const op = "listen"
+	path = "/" + strings.TrimLeft(path, "/")
+	if fi, err := os.Lstat(path); err == nil {
+		if fi.Mode().Type() != os.ModeSocket {
+			return nil, &errdefs.Error{Code: "E8007", Op: op, Message: path + " is there and is no socket"}
+		}
+		if c, err := net.Dial("unix", path); err == nil {
+			c.Close()
+			return nil, &errdefs.Error{Code: "E8007", Op: op, Message: "somebody serves " + path + " already"}
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, &errdefs.Error{Code: "E8007", Op: op, Message: path, Err: err}
+		}
+	}
+	old := syscall.Umask(0o177)
+	l, err := net.Listen("unix", path)
+	syscall.Umask(old)
+	if err != nil {
+		return nil, &errdefs.Error{Code: "E8007", Op: op, Message: path, Err: err}
+	}
+	return l, nil
+}

@@ -39,6 +39,7 @@ var (
 	ErrPermission       = errdefs.ErrPermission
 	ErrFileKind         = errdefs.ErrFileKind
 	ErrNoSpace          = errdefs.ErrNoSpace
+	ErrMissed           = errdefs.ErrMissed
 	ErrConnect          = errdefs.ErrConnect
 	ErrConnectionLost   = errdefs.ErrConnectionLost
 	ErrUnknownProvider  = errdefs.ErrUnknownProvider

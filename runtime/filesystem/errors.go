@@ -44,6 +44,7 @@ var kinds = []struct {
 	{unix.ENOTEMPTY, kind{connect.CodeInternal, http.StatusInternalServerError, "E4005"}},
 	{unix.ENAMETOOLONG, kind{connect.CodeInvalidArgument, http.StatusBadRequest, "E4006"}},
 	{unix.ELOOP, kind{connect.CodeFailedPrecondition, http.StatusBadRequest, "E4006"}},
+	{errMissed, kind{connect.CodeResourceExhausted, http.StatusTooManyRequests, "E4007"}},
 	{account.ErrTilde, kind{connect.CodeInvalidArgument, http.StatusBadRequest, "E4006"}},
 	{account.ErrNUL, kind{connect.CodeInternal, http.StatusInternalServerError, "E4006"}},
 }

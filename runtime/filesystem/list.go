@@ -112,6 +112,7 @@ func openChild(dir int, name string) (*os.File, error) {
 		if err != nil {
 			return nil, err
 		}
-		return os.NewFile(uintptr(fd), name), nil
+		// The name is what [os.File.ReadDir] asks about entries whose kind is unknown.
+		return os.NewFile(uintptr(fd), fdPath(fd)), nil
 	}
 }

@@ -25,13 +25,22 @@ type Options struct {
 // Service implements filesystem.Filesystem. Its methods are safe for concurrent
 // use. The user a call acts as comes from its context, see [account.NewContext].
 type Service struct {
-	opts Options
+	opts     Options
+	watchers *watchers
+	uploads  *uploads
 }
 
 var _ filesystemconnect.FilesystemHandler = (*Service)(nil)
 
-// New returns a service.
-func New(o Options) *Service { return &Service{opts: o} }
+// New returns a service. Its watches have to be ended by Close.
+func New(o Options) *Service {
+	up := newUploads()
+	return &Service{opts: o, uploads: up, watchers: newWatchers(up)}
+}
+
+// Close ends all watches and refuses new ones. It returns when nothing of them is
+// left, and is idempotent.
+func (s *Service) Close() { s.watchers.close() }
 
 // as resolves p for the user of ctx and runs fn with the rights of that user.
 func (s *Service) as(ctx context.Context, doing, p string, fn func(u *account.User, p string) error) error {
@@ -176,26 +185,4 @@ func (s *Service) Remove(ctx context.Context, req *connect.Request[pb.RemoveRequ
 		return nil, err
 	}
 	return connect.NewResponse(&pb.RemoveResponse{}), nil
-}
-
-const noWatch = "this server does not watch directories"
-
-// WatchDir answers unimplemented, as the other calls about watching do.
-func (s *Service) WatchDir(context.Context, *connect.Request[pb.WatchDirRequest], *connect.ServerStream[pb.WatchDirResponse]) error {
-	return fault.New(connect.CodeUnimplemented, "E8004", noWatch)
-}
-
-// CreateWatcher answers unimplemented.
-func (s *Service) CreateWatcher(context.Context, *connect.Request[pb.CreateWatcherRequest]) (*connect.Response[pb.CreateWatcherResponse], error) {
-	return nil, fault.New(connect.CodeUnimplemented, "E8004", noWatch)
-}
-
-// GetWatcherEvents answers unimplemented.
-func (s *Service) GetWatcherEvents(context.Context, *connect.Request[pb.GetWatcherEventsRequest]) (*connect.Response[pb.GetWatcherEventsResponse], error) {
-	return nil, fault.New(connect.CodeUnimplemented, "E8004", noWatch)
-}
-
-// RemoveWatcher answers unimplemented.
-func (s *Service) RemoveWatcher(context.Context, *connect.Request[pb.RemoveWatcherRequest]) (*connect.Response[pb.RemoveWatcherResponse], error) {
-	return nil, fault.New(connect.CodeUnimplemented, "E8004", noWatch)
 }

@@ -3,10 +3,7 @@
 package filesystem
 
 import (
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
-	"io"
 	"os"
 	"path"
 
@@ -76,10 +73,10 @@ func (t *target) follow() error {
 	return nil
 }
 
-// store writes content to p with the rights of u: to a new file beside it that
+// store makes p a file that fill writes, with the rights of u: to a new file beside it that
 // takes its name once it is complete, so that readers and other writers see one
 // whole content or another. A file that was there keeps its mode.
-func store(u *account.User, p string, meta map[string]string, content io.Reader) error {
+func (s *Service) store(u *account.User, p string, meta map[string]string, fill func(*os.File) error) error {
 	var t *target
 	var temp *os.File
 	tempName := ""
@@ -92,9 +89,12 @@ func store(u *account.User, p string, meta map[string]string, content io.Reader)
 				return err
 			}
 		}
-		temp, tempName, err = t.createTemp()
+		temp, tempName, err = t.createTemp(s.uploads)
 		return err
 	})
+	if tempName != "" {
+		defer s.uploads.end(tempName)
+	}
 	if t != nil {
 		defer t.close()
 	}
@@ -102,7 +102,7 @@ func store(u *account.User, p string, meta map[string]string, content io.Reader)
 		return fmt.Errorf("error opening file: open %s: %w", p, err)
 	}
 	defer temp.Close()
-	_, err = io.Copy(temp, content)
+	err = fill(temp)
 	if err == nil {
 		err = u.Do(func() error { return t.commit(temp, tempName, meta) })
 	}
@@ -131,16 +131,13 @@ func (t *target) checkOld(p string) error {
 
 // createTemp makes the file to write to. Where the user may write the file but
 // not the folder, that is the file itself, and name is empty.
-func (t *target) createTemp() (f *os.File, name string, err error) {
-	var b [12]byte
-	if _, err := rand.Read(b[:]); err != nil {
-		return nil, "", err
-	}
-	name = ".upload-" + hex.EncodeToString(b[:])
+func (t *target) createTemp(up *uploads) (f *os.File, name string, err error) {
+	name = up.begin()
 	fd, err := unix.Openat(t.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err == nil {
 		return os.NewFile(uintptr(fd), name), name, nil
 	}
+	up.end(name)
 	if t.old == nil || err != unix.EACCES {
 		return nil, "", err
 	}

@@ -38,26 +38,32 @@ func (s *Service) Transfer() http.Handler {
 			return
 		}
 		u, err := s.requestUser(r)
-		var unavailable *account.UnavailableError
-		switch {
-		case errors.As(err, &unavailable):
-			fault.HTTP(w, http.StatusUnauthorized, "E3008", err.Error())
-		case err != nil:
-			fault.HTTP(w, http.StatusInternalServerError, "E3008", err.Error())
-		default:
-			serve(w, r, u)
+		if err != nil {
+			userError(w, err)
+			return
 		}
+		serve(w, r, u)
 	})
+}
+
+// userError answers that the user of a request cannot act.
+func userError(w http.ResponseWriter, err error) {
+	status := http.StatusInternalServerError
+	if _, ok := errors.AsType[*account.UnavailableError](err); ok {
+		status = http.StatusUnauthorized
+	}
+	fault.HTTP(w, status, "E3008", err.Error())
 }
 
 // requestUser is the user that the query names. A name that is there but empty
 // is a mistake, not the default.
 func (s *Service) requestUser(r *http.Request) (*account.User, error) {
 	q := r.URL.Query()
-	if q.Has("username") && q.Get("username") == "" {
-		return nil, &account.UnavailableError{}
+	if !q.Has("username") {
+		return s.named(nil)
 	}
-	return s.opts.Users.Lookup(q.Get("username"))
+	name := q.Get("username")
+	return s.named(&name)
 }
 
 // download answers a file, or ranges of it, as it is: never compressed, since

@@ -11,6 +11,7 @@ import (
 	"mime"
 	"mime/multipart"
 	"net/http"
+	"os"
 	"path"
 	"strings"
 
@@ -60,7 +61,7 @@ func (s *Service) upload(w http.ResponseWriter, r *http.Request, u *account.User
 		err = up.file(query.Get("path"), body)
 	}
 	if err != nil {
-		up.fail(w, err)
+		uploadError(w, err)
 		return
 	}
 	answer, err := json.Marshal(up.files)
@@ -151,15 +152,16 @@ func (up *upload) file(name string, content io.Reader) error {
 			return badRequest{fmt.Errorf("you cannot upload multiple files to the same path '%s' in one upload request, only the first specified file was uploaded", p)}
 		}
 	}
-	if err := store(up.user, p, up.meta, content); err != nil {
+	fill := func(f *os.File) error { _, err := io.Copy(f, content); return err }
+	if err := up.svc.store(up.user, p, up.meta, fill); err != nil {
 		return err
 	}
 	up.files = append(up.files, uploaded{Path: p, Name: path.Base(p), Type: "file", Metadata: up.meta})
 	return nil
 }
 
-// fail answers err.
-func (up *upload) fail(w http.ResponseWriter, err error) {
+// uploadError answers a failure to store a file.
+func uploadError(w http.ResponseWriter, err error) {
 	var bad badRequest
 	if errors.As(err, &bad) {
 		fault.HTTP(w, http.StatusBadRequest, "E3006", bad.Error())
@@ -169,7 +171,10 @@ func (up *upload) fail(w http.ResponseWriter, err error) {
 	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
 		k.status, k.code = http.StatusBadRequest, "E3006"
 	}
-	if errors.Is(err, unix.ENOENT) {
+	switch {
+	case errors.Is(err, errSourceMissing):
+		k = kindOf(unix.ENOENT)
+	case errors.Is(err, unix.ENOENT):
 		// Missing folders are made, so it is the file system that refuses.
 		k.status, k.code = http.StatusInternalServerError, "E4000"
 	}

@@ -81,18 +81,6 @@ var differences = []difference{
 		in:   []string{"status", "body", "header Content-Type"},
 		at:   slices.Concat(at("auth-right-token", 6), at("http-health-metrics-envs", 1)),
 	},
-	{
-		name: "no `/files/compose`",
-		in: []string{
-			"status", "body", "header Accept-Ranges", "header Content-Disposition", "header Content-Type", "header Last-Modified",
-		},
-		at: at("files-compose", 0, 1, 2, 3, 4, 5),
-	},
-	{
-		name: "no watching",
-		in:   []string{"status", "body/code"},
-		at:   at("rpc-malformed-json", 9),
-	},
 }
 
 func at(scenario string, exchanges ...int) []place {

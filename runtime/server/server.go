@@ -58,6 +58,7 @@ type Options struct {
 type Server struct {
 	opts     Options
 	process  *process.Service
+	files    *filesystem.Service
 	channels *channels
 	tunnels  *tunnels
 	http     *http.Server
@@ -120,6 +121,7 @@ func (s *Server) Serve(l net.Listener) error {
 // returns when nothing is left or ctx ends. The server cannot be used again.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.process.Shutdown(ctx)
+	s.files.Close()
 	s.channels.close()
 	s.tunnels.close()
 	// Streams have got their end event and return by themselves; a client that
@@ -140,13 +142,14 @@ func (s *Server) routes(users *account.Book) http.Handler {
 		connect.WithCompressMinBytes(minCompress),
 		connect.WithInterceptors(asUser{users}),
 	}
-	files := filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir})
+	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir})
 	mux := http.NewServeMux()
 	mux.Handle(processconnect.NewProcessHandler(s.process, connectOpts...))
-	mux.Handle(filesystemconnect.NewFilesystemHandler(files, connectOpts...))
+	mux.Handle(filesystemconnect.NewFilesystemHandler(s.files, connectOpts...))
 	mux.HandleFunc("/health", only(http.MethodGet, health))
 	mux.HandleFunc("/envs", only(http.MethodGet, s.envs))
-	mux.Handle("/files", files.Transfer())
+	mux.Handle("/files", s.files.Transfer())
+	mux.Handle("/files/compose", s.files.Compose())
 	mux.HandleFunc("/sandbox/channels/{id}", only(http.MethodPost, s.channels.park))
 	mux.HandleFunc("/sandbox/ports/{port}", only(http.MethodPost, s.tunnels.connect))
 	return authenticate(s.opts.Token, patient(mux))

@@ -106,6 +106,7 @@ var table = []row{
 	{code: "E4004", meaning: "no space left in the sandbox", suggestion: "raise the disk size of the sandbox"},
 	{code: "E4005", meaning: "path exists already"},
 	{code: "E4006", meaning: "path is malformed", exit: 2},
+	{code: "E4007", meaning: "a watch missed changes", suggestion: "look at the directory and watch it again"},
 
 	{code: "E5000", meaning: "network failure"},
 	{code: "E5001", meaning: "cannot connect", suggestion: "check the network, the proxy and the address"},
@@ -188,6 +189,7 @@ var (
 	ErrPermission       = &Error{Code: "E4002"}
 	ErrFileKind         = &Error{Code: "E4003"}
 	ErrNoSpace          = &Error{Code: "E4004"}
+	ErrMissed           = &Error{Code: "E4007"}
 	ErrConnect          = &Error{Code: "E5001"}
 	ErrConnectionLost   = &Error{Code: "E5003"}
 	ErrUnknownProvider  = &Error{Code: "E8001"}

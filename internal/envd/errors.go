@@ -247,7 +247,7 @@ func hinted(h http.Header) (errdefs.Code, bool) {
 	case "E1000", "E3000", "E4000", "E8000":
 		return c, true
 	}
-	return c, c == "E9015" // a channel that is not there
+	return c, c == "E9015" || c == "E2024" || c == "E5001" // no such channel; paused; nothing listens on a port
 }
 
 // coded builds the error; failures of files hold the errno that io/fs users test for.

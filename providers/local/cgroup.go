@@ -29,6 +29,10 @@ const (
 	limitCPU    = "cpu"
 )
 
+// limitFreezer is the controller that stops a sandbox. It is not a limit, but
+// found, proved and given to a sandbox like one.
+const limitFreezer = "freezer"
+
 var cgroupLimitNames = []string{limitMemory, limitPids, limitCPU}
 
 // cgroupHost says where this process can make control groups. It is found by
@@ -68,12 +72,12 @@ func findCgroups(parent string) *cgroupHost {
 	h := &cgroupHost{at: map[string]controllerAt{}, why: map[string]string{}}
 	mounts, err := readCgroupMounts()
 	if err != nil || len(mounts) == 0 {
-		for _, l := range cgroupLimitNames {
+		for _, l := range append([]string{limitFreezer}, cgroupLimitNames...) {
 			h.why[l] = "no control group file system is mounted"
 		}
 		return h
 	}
-	for _, l := range cgroupLimitNames {
+	for _, l := range append([]string{limitFreezer}, cgroupLimitNames...) {
 		h.why[l] = "no hierarchy has the controller " + l
 	}
 	for _, m := range mounts {
@@ -83,7 +87,9 @@ func findCgroups(parent string) *cgroupHost {
 		}
 		if m.version == 1 {
 			for _, l := range m.controllers {
-				if err := prove(filepath.Join(dir, cgroupFolder), 1, l); err != nil {
+				if l == limitFreezer {
+					h.findFreezer1(m, dir)
+				} else if err := prove(filepath.Join(dir, cgroupFolder), 1, l); err != nil {
 					h.why[l] = err.Error()
 				} else {
 					h.at[l] = controllerAt{1, dir}
@@ -92,6 +98,7 @@ func findCgroups(parent string) *cgroupHost {
 			continue
 		}
 		h.findUnified(m, dir, parent != "")
+		h.findFreezer2(dir)
 	}
 	return h
 }
@@ -140,9 +147,54 @@ func (h *cgroupHost) useUnified(dir string, enable bool) bool {
 	return found && h.at[limitMemory].version != 0
 }
 
+// findFreezer1 looks at a hierarchy of version 1. One that has other
+// controllers too cannot be used: the thread of init that starts commands is in
+// the groups of those, and would be stopped with them.
+func (h *cgroupHost) findFreezer1(m cgroupMount, dir string) {
+	if h.at[limitFreezer].version == 2 {
+		return
+	}
+	if len(m.controllers) > 1 {
+		h.why[limitFreezer] = "the freezer shares a hierarchy with " + strings.Join(m.controllers, ", ")
+		return
+	}
+	if err := prove(filepath.Join(dir, cgroupFolder), 1, limitFreezer); err != nil {
+		h.why[limitFreezer] = err.Error()
+		return
+	}
+	h.at[limitFreezer] = controllerAt{1, dir}
+}
+
+// findFreezer2 looks at the unified tree, which is preferred: what is stopped
+// there can be killed. A process is in one group of the tree, so that limits and
+// freezer have to be in the same place; else the group at dir will do, also
+// where the tree has no controllers.
+func (h *cgroupHost) findFreezer2(dir string) {
+	for _, l := range cgroupLimitNames {
+		if h.at[l].version == 2 {
+			dir = h.at[l].parent
+			break
+		}
+	}
+	err := unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK)
+	if err == nil {
+		err = prove(filepath.Join(dir, cgroupFolder), 2, limitFreezer)
+	}
+	switch {
+	case err == nil:
+		h.at[limitFreezer] = controllerAt{2, dir}
+	case h.at[limitFreezer].version == 0:
+		h.why[limitFreezer] = fmt.Sprintf("%s is not delegated to us: %v", dir, err)
+	}
+}
+
 // limitFile is the file that sets a limit, and a value to try it with.
 func limitFile(version int, limit string) (name, try string) {
 	switch {
+	case limit == limitFreezer && version == 1:
+		return "freezer.state", "FROZEN"
+	case limit == limitFreezer:
+		return "cgroup.freeze", "1"
 	case limit == limitMemory && version == 1:
 		return "memory.limit_in_bytes", "67108864"
 	case limit == limitMemory:
@@ -160,7 +212,7 @@ func limitFile(version int, limit string) (name, try string) {
 func prove(ours string, version int, limit string) error {
 	dir := filepath.Join(ours, "probe-"+randomText(8))
 	return inFolder(ours, func() error {
-		if version == 2 {
+		if version == 2 && limit != limitFreezer {
 			if err := writeCgroup(ours, "cgroup.subtree_control", "+"+limit); err != nil {
 				return err
 			}
@@ -239,6 +291,14 @@ const (
 
 	// groupKills holds a line "oom_kill N".
 	groupKills = "kills"
+
+	// groupFreeze stops and continues what is in a group, groupFrozen says
+	// whether all of it has stopped, and by groupStop processes get there. Init
+	// keeps groupFrozen locked for life: that, not a process in it, is the sign
+	// that the group is in use.
+	groupFreeze = "freeze"
+	groupFrozen = "frozen"
+	groupStop   = "stop"
 )
 
 // spareTasks is what version 2 allows a sandbox beyond its limit of processes,
@@ -249,7 +309,7 @@ const spareTasks = 128
 // down before one of them exists.
 func (h *cgroupHost) plan(id string, lim cgroupLimits) []cgroupPlan {
 	var out []cgroupPlan
-	for _, l := range cgroupLimitNames {
+	for _, l := range append(slices.Clone(cgroupLimitNames), limitFreezer) {
 		at := h.at[l]
 		if at.version == 0 || lim.of(l) == 0 {
 			continue
@@ -270,6 +330,8 @@ func (l cgroupLimits) of(limit string) int64 {
 		return l.memory
 	case limitPids:
 		return l.pids
+	case limitFreezer:
+		return 1 // always
 	}
 	return l.cpuMilli
 }
@@ -285,7 +347,17 @@ type cgroupPlan struct {
 }
 
 func (p cgroupPlan) split() bool {
+	if p.onlyFreezer() {
+		return false
+	}
 	return p.version == 2 || slices.Contains(p.limits, limitMemory)
+}
+
+// onlyFreezer reports whether p is for stopping alone. Processes are moved
+// there when they are stopped for the first time, so that it costs nothing to
+// those that never are.
+func (p cgroupPlan) onlyFreezer() bool {
+	return len(p.limits) == 1 && p.limits[0] == limitFreezer
 }
 
 func (p cgroupPlan) work() string {
@@ -348,9 +420,11 @@ func (g *cgroup) open(p cgroupPlan) error {
 			g.files = append(g.files, groupFile{kind, f})
 		}
 	}
-	if p.version == 1 {
+	switch {
+	case p.onlyFreezer():
+	case p.version == 1:
 		open(groupTask, p.work(), "tasks", os.O_WRONLY)
-	} else {
+	default:
 		open(groupWork, p.work(), "cgroup.procs", os.O_WRONLY)
 		open(groupInit, filepath.Join(p.base, "init"), "cgroup.procs", os.O_RDONLY)
 	}
@@ -360,6 +434,15 @@ func (g *cgroup) open(p cgroupPlan) error {
 			name = "memory.events"
 		}
 		open(groupKills, p.work(), name, os.O_RDONLY)
+	}
+	if slices.Contains(p.limits, limitFreezer) {
+		name, _ := limitFile(p.version, limitFreezer)
+		open(groupFreeze, p.work(), name, os.O_WRONLY)
+		open(groupStop, p.work(), "cgroup.procs", os.O_WRONLY)
+		open(groupFrozen, p.work(), frozenFile(p.version), os.O_RDONLY)
+		if err == nil {
+			err = unix.Flock(int(g.files[len(g.files)-1].Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		}
 	}
 	return err
 }
@@ -373,6 +456,9 @@ func (p cgroupPlan) make(lim cgroupLimits) error {
 	set := func(dir, name, value string) error { return writeCgroup(dir, name, value) }
 	if p.version == 2 {
 		for _, l := range p.limits {
+			if l == limitFreezer {
+				continue // not a controller in the unified tree
+			}
 			for _, dir := range []string{filepath.Dir(p.base), p.base} {
 				if err := set(dir, "cgroup.subtree_control", "+"+l); err != nil {
 					return err
@@ -509,6 +595,9 @@ func (h *cgroupHost) collectStrays() {
 			if events, err := os.ReadFile(filepath.Join(dir, "cgroup.events")); err == nil && fieldOf(events, "populated") != 0 {
 				continue // of version 2, where the group of commands may be empty
 			}
+			if lockedGroup(dir) {
+				continue
+			}
 			for _, d := range []string{filepath.Join(dir, "work"), filepath.Join(dir, "init"), dir} {
 				if err := unix.Rmdir(d); err != nil && err != unix.ENOENT {
 					break
@@ -516,6 +605,31 @@ func (h *cgroupHost) collectStrays() {
 			}
 		}
 	}
+}
+
+// frozenFile says whether all of a group has stopped.
+func frozenFile(version int) string {
+	if version == 1 {
+		return "freezer.state"
+	}
+	return "cgroup.events"
+}
+
+// lockedGroup reports whether a living init has its lock on a group that may
+// have no processes, see groupFrozen.
+func lockedGroup(dir string) bool {
+	for version := 1; version <= 2; version++ {
+		f, err := os.Open(filepath.Join(dir, frozenFile(version)))
+		if err != nil {
+			continue
+		}
+		err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		f.Close()
+		if err == unix.EWOULDBLOCK {
+			return true
+		}
+	}
+	return false
 }
 
 // tidy removes our directory from each hierarchy where it is empty.

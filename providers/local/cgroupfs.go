@@ -19,7 +19,7 @@ type cgroupMount struct {
 	version     int
 	point       string   // where it is mounted
 	own         string   // our own group, as a path of the file system
-	controllers []string // version 1: those of cgroupLimitNames that it has
+	controllers []string // version 1: those of cgroupLimitNames that it has, and freezer
 }
 
 // procLimit bounds what is read of a file of /proc.
@@ -74,7 +74,7 @@ func parseCgroupMounts(mountinfo, own []byte) []cgroupMount {
 		case "cgroup":
 			m.version = 1
 			for c := range strings.SplitSeq(g[2], ",") {
-				if slices.Contains(cgroupLimitNames, c) {
+				if c == limitFreezer || slices.Contains(cgroupLimitNames, c) {
 					m.controllers, key = append(m.controllers, c), c
 				}
 			}

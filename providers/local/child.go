@@ -82,11 +82,15 @@ func (c *child) letGo(t *tree) {
 			_ = c.pidfd.SetReadDeadline(time.Unix(1, 0))
 			return
 		}
-		if e, err := t.openEntry(c.id); err == nil {
+		e, err := t.openEntry(c.id)
+		if err == nil {
+			defer e.close()
 			_ = e.noteEnd(endClient)
-			e.close()
 		}
 		_ = c.proc.process.Kill() // an error means that it has ended
+		if err == nil {
+			t.thaw(e)
+		}
 	})
 }
 

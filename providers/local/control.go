@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"time"
 
@@ -22,7 +23,7 @@ import (
 // controlRequest is one request. Token is that of the sandbox.
 type controlRequest struct {
 	Token    string        `json:"token"`
-	Op       string        `json:"op"`                 // opInfo, opLifetime, opExtend or opKill
+	Op       string        `json:"op"`                 // one of the requests below
 	Lifetime time.Duration `json:"lifetime,omitempty"` // from now, ns
 }
 
@@ -30,6 +31,10 @@ type controlRequest struct {
 type controlAnswer struct {
 	Error    string `json:"error,omitempty"` // one of the refusals below
 	Deadline int64  `json:"deadline"`        // CLOCK_BOOTTIME, ns
+	Paused   bool   `json:"paused,omitempty"`
+	Detail   string `json:"detail,omitempty"` // of refusedFailed
+
+	Usage *insideUsage `json:"usage,omitempty"` // answer to opUsage
 }
 
 // Requests of the protocol.
@@ -38,13 +43,18 @@ const (
 	opLifetime = "lifetime" // move the end
 	opExtend   = "extend"   // move the end, but only to later
 	opKill     = "kill"
+	opPause    = "pause"
+	opResume   = "resume" // with a lifetime also opExtend
+	opUsage    = "usage"
 )
 
 // Refusals of the protocol.
 const (
-	refusedToken = "wrong token"
-	refusedForm  = "malformed request"
-	refusedEnded = "ended"
+	refusedToken  = "wrong token"
+	refusedForm   = "malformed request"
+	refusedEnded  = "ended"
+	refusedPause  = "paused" // already
+	refusedFailed = "failed"
 )
 
 const (
@@ -56,8 +66,17 @@ const (
 // errEnded says that init had decided to end before the request came.
 var errEnded = errors.New("the sandbox is ending")
 
+// controller carries out requests, in init.
+type controller struct {
+	token string
+	life  *life
+	pause *pauser
+	usage usageMeter
+	log   *slog.Logger
+}
+
 // serveControl answers requests until the listener fails.
-func serveControl(l net.Listener, token string, life *life) {
+func serveControl(l net.Listener, ctl *controller) {
 	slots := make(chan struct{}, controlConns)
 	for {
 		c, err := l.Accept()
@@ -72,12 +91,12 @@ func serveControl(l net.Listener, token string, life *life) {
 		go func() {
 			defer func() { <-slots }()
 			defer c.Close()
-			serveControlConn(c, token, life)
+			ctl.serve(c)
 		}()
 	}
 }
 
-func serveControlConn(c net.Conn, token string, life *life) {
+func (ctl *controller) serve(c net.Conn) {
 	r := bufio.NewReaderSize(c, controlLine)
 	for {
 		c.SetDeadline(time.Now().Add(controlIdle))
@@ -85,16 +104,17 @@ func serveControlConn(c net.Conn, token string, life *life) {
 		if err != nil {
 			return
 		}
-		answer, end := answerControl(line, token, life)
+		answer, end := ctl.answer(line)
 		b, err := json.Marshal(answer)
 		if err != nil {
 			return
 		}
+		c.SetDeadline(time.Now().Add(controlIdle)) // a pause may have taken long
 		if _, err := c.Write(append(b, '\n')); err != nil && !end {
 			return
 		}
 		if end {
-			life.finish(endKilled)
+			ctl.life.finish(endKilled)
 			return
 		}
 		if answer.Error == refusedToken || answer.Error == refusedForm {
@@ -103,35 +123,78 @@ func serveControlConn(c net.Conn, token string, life *life) {
 	}
 }
 
-// answerControl carries out one request; end asks for the sandbox's end after
-// the answer was sent.
-func answerControl(line []byte, token string, life *life) (_ controlAnswer, end bool) {
+// answer carries out one request; end asks for the sandbox's end after the
+// answer was sent.
+func (ctl *controller) answer(line []byte) (_ controlAnswer, end bool) {
 	var req controlRequest
 	if json.Unmarshal(line, &req) != nil {
 		return controlAnswer{Error: refusedForm}, false
 	}
-	if !sameSecret(req.Token, token) {
+	if !sameSecret(req.Token, ctl.token) {
 		return controlAnswer{Error: refusedToken}, false
 	}
-	var deadline int64
-	var err error
-	switch req.Op {
-	case opInfo:
-		deadline, err = life.end()
-	case opLifetime, opExtend:
-		if req.Lifetime < minLifetime {
-			return controlAnswer{Error: refusedForm}, false
-		}
-		deadline, err = life.move(req.Lifetime, req.Op == opExtend)
-	case opKill:
+	if req.Op == opKill {
 		return controlAnswer{}, true
+	}
+	a, err := ctl.act(req)
+	switch {
+	case err == nil:
+	case errors.Is(err, errEnded):
+		a.Error = refusedEnded
+	case errors.Is(err, errForm):
+		a.Error = refusedForm
 	default:
-		return controlAnswer{Error: refusedForm}, false
+		ctl.log.Warn("request failed", "op", req.Op, "err", err)
+		a.Error, a.Detail = refusedFailed, clip(err.Error())
+	}
+	return a, false
+}
+
+// errForm says that a request is not one of ours.
+var errForm = errors.New("malformed request")
+
+func (ctl *controller) act(req controlRequest) (a controlAnswer, err error) {
+	move := req.Lifetime != 0
+	switch req.Op {
+	case opInfo, opPause, opUsage:
+		if move {
+			return a, errForm
+		}
+	case opLifetime, opExtend:
+		move = true
+	case opResume:
+	default:
+		return a, errForm
+	}
+	if move {
+		if req.Lifetime < minLifetime {
+			return a, errForm
+		}
+		a.Deadline, err = ctl.life.move(req.Lifetime, req.Op != opLifetime)
+	} else {
+		a.Deadline, err = ctl.life.end()
 	}
 	if err != nil {
-		return controlAnswer{Error: refusedEnded}, false
+		return a, err
 	}
-	return controlAnswer{Deadline: deadline}, false
+	switch req.Op {
+	case opPause:
+		changed, err := ctl.pause.pause()
+		if err != nil {
+			return a, err
+		}
+		if !changed {
+			a.Error = refusedPause
+		}
+	case opResume:
+		if err := ctl.pause.resume(); err != nil {
+			return a, err
+		}
+	case opUsage:
+		a.Usage = ctl.usage.take()
+	}
+	a.Paused = ctl.pause.paused()
+	return a, nil
 }
 
 // control sends one request to the init of e. errEnded, or an error of
@@ -172,6 +235,10 @@ func (e *entry) control(ctx context.Context, req controlRequest) (controlAnswer,
 		return a, nil
 	case refusedEnded:
 		return a, errEnded
+	case refusedPause:
+		return a, &errdefs.Error{Code: "E2024", Op: "pause sandbox", Message: "sandbox " + e.id + " is paused already"}
+	case refusedFailed:
+		return a, &errdefs.Error{Code: "E8000", Op: req.Op + " sandbox", Message: clip(a.Detail), Suggestion: "try again, or kill it"}
 	}
 	return a, &errdefs.Error{Code: "E3006", Op: "control sandbox", Message: "init refused the request: " + a.Error,
 		Suggestion: "was the sandbox made by another version of the program?"}

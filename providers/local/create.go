@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agent-sandbox/sandbox-go/internal/version"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -227,7 +228,7 @@ func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, 
 		ID: o.id, Provider: Name, Template: o.Template, State: providers.StateRunning,
 		CreatedAt: b.saved.CreatedAt, ExpiresAt: wallTime(deadline), Metadata: b.saved.Metadata,
 		Resources: b.saved.Resources, Data: p.endpoint(o.id, providers.Secret(b.conf.Token)),
-		Artifacts: b.artifacts, DefaultUser: o.User,
+		Artifacts: b.artifacts, DefaultUser: o.User, RuntimeVersion: version.Envd,
 	}
 	if err := p.adopt(b); err != nil {
 		return nil, err
@@ -273,7 +274,7 @@ func (b *builder) undo() error {
 	if b.lifeline != nil {
 		b.lifeline.Close()
 	}
-	if b.proc != nil {
+	if b.proc != nil { // nobody can have paused it
 		_ = b.proc.process.Kill() // an error means that it has ended
 		_, _ = b.proc.process.Wait()
 	}
@@ -421,6 +422,9 @@ func (b *builder) limit() error {
 			b.spec.extra = append(b.spec.extra, f.File)
 			b.conf.Groups = append(b.conf.Groups, f.kind)
 		}
+	}
+	if b.conf.Freezer = host.mechanism(limitFreezer); b.conf.Freezer == "" {
+		b.conf.Freezer = bySignals
 	}
 	if host.mechanism(limitMemory) == "" {
 		b.conf.SampleMemory = o.limits.memory

@@ -66,8 +66,7 @@ func (t *tree) remove(e *entry, record bool) error {
 	// The lock is free a moment before the kernel has ended the other
 	// processes of the namespace.
 	if f, err := state.open(); err == nil {
-		f.SetReadDeadline(time.Now().Add(killLimit))
-		err = waitPidfd(f)
+		err = t.waitEnd(e, f, killLimit)
 		f.Close()
 		if err != nil {
 			return fmt.Errorf("sandbox %s does not end: %w", e.id, err)

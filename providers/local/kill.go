@@ -32,7 +32,7 @@ func (p *Provider) Kill(ctx context.Context, id string) error {
 	c := p.live[id]
 	p.mu.Unlock()
 	if c != nil {
-		return c.kill(ctx)
+		return c.kill(ctx, t, e)
 	}
 	return t.kill(ctx, e)
 }
@@ -47,13 +47,17 @@ func notThere(op string, err error) error {
 }
 
 // kill ends a child of ours; watch removes it.
-func (c *child) kill(ctx context.Context) error {
+func (c *child) kill(ctx context.Context, t *tree, e *entry) error {
 	_ = c.proc.process.Kill() // an error means that it has ended
-	select {
-	case <-c.done:
-		return c.err
-	case <-ctx.Done():
-		return cancelled(ctx, "kill sandbox")
+	for {
+		t.thaw(e)
+		select {
+		case <-c.done:
+			return c.err
+		case <-ctx.Done():
+			return cancelled(ctx, "kill sandbox")
+		case <-time.After(500 * time.Millisecond): // see waitEnd
+		}
 	}
 }
 
@@ -61,7 +65,7 @@ func (c *child) kill(ctx context.Context) error {
 func (t *tree) kill(ctx context.Context, e *entry) error {
 	const op = "kill sandbox"
 	for deadline := time.Now().Add(killLimit); ; {
-		if err := e.kill(ctx); err != nil {
+		if err := t.end(ctx, e); err != nil {
 			return err
 		}
 		err := t.collectID(e.id)
@@ -79,9 +83,9 @@ func (t *tree) kill(ctx context.Context, e *entry) error {
 	}
 }
 
-// kill sends init the end by the surest way there is. While the sandbox is
+// end sends init the end by the surest way there is. While the sandbox is
 // being made there may be none yet.
-func (e *entry) kill(ctx context.Context) error {
+func (t *tree) end(ctx context.Context, e *entry) error {
 	var state savedState
 	if err := absent(e.load(fileState, &state)); err != nil && !errors.Is(err, errGone) {
 		return err
@@ -89,7 +93,10 @@ func (e *entry) kill(ctx context.Context) error {
 	f, err := state.open()
 	if err == nil {
 		defer f.Close()
-		return endPidfd(f, killLimit)
+		if err := killPidfd(f); err != nil {
+			return err
+		}
+		return t.waitEnd(e, f, killLimit)
 	}
 	if errors.Is(err, errGone) && state.PID != 0 {
 		return nil

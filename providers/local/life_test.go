@@ -5,6 +5,7 @@ package local
 import (
 	"errors"
 	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -156,7 +157,7 @@ func TestControl(t *testing.T) {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
-	go func() { defer close(done); serveControl(ln, "secret", l) }()
+	go func() { defer close(done); serveControl(ln, testController(l)) }()
 	defer func() { ln.Close(); <-done }()
 
 	before, err := e.control(t.Context(), controlRequest{Op: opInfo})
@@ -202,18 +203,35 @@ func FuzzAnswerControl(f *testing.F) {
 	f.Add([]byte(`{"token":"secret","op":"lifetime","lifetime":5000000000}`))
 	f.Add([]byte(`{"token":"secret","op":"info"}`))
 	f.Add([]byte(`{"token":"x","op":"kill"}`))
+	f.Add([]byte(`{"token":"secret","op":"pause"}`))
+	f.Add([]byte(`{"token":"secret","op":"resume","lifetime":5000000000}`))
+	f.Add([]byte(`{"token":"secret","op":"usage"}`))
 	f.Fuzz(func(t *testing.T, line []byte) {
 		l, err := newLife(bootAfter(time.Hour), nil, func(string) {})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer l.timer.Close()
-		a, end := answerControl(line, "secret", l)
+		a, end := testController(l).answer(line)
 		if !strings.Contains(string(line), "secret") && !strings.Contains(string(line), `\`) && (a.Error == "" || end) {
 			t.Errorf("accepted without the token: %q", line)
 		}
 	})
 }
+
+// testController has a freezer that does nothing: the processes it would find
+// are those of the machine.
+func testController(l *life) *controller {
+	return &controller{token: "secret", life: l, pause: &pauser{freezer: idleFreezer{}}, log: slog.New(slog.DiscardHandler)}
+}
+
+type idleFreezer struct{}
+
+func (idleFreezer) begin() error           { return nil }
+func (idleFreezer) stop(int) error         { return nil }
+func (idleFreezer) settle(time.Time) error { return nil }
+func (idleFreezer) thaw() error            { return nil }
+func (idleFreezer) end()                   {}
 
 func TestBoundedLog(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "log")

@@ -232,7 +232,7 @@ func (l limits) affinity() int {
 // first line never degrade.
 var protections = []string{
 	"userns", "root", "seccomp", "scratch", "disk",
-	"memory", "pids", "cpu", "landlock", "users", "executable", "network",
+	"memory", "pids", "cpu", "landlock", "users", "executable", "network", "freezer",
 }
 
 // checkRequire refuses a creation that would lack a protection.

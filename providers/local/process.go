@@ -111,15 +111,12 @@ func waitPidfd(f *os.File) error {
 	})
 }
 
-// endPidfd kills the process and waits until its namespace is empty.
-func endPidfd(f *os.File, limit time.Duration) error {
+// killPidfd kills the process, unless it has ended.
+func killPidfd(f *os.File) error {
 	if err := unix.PidfdSendSignal(int(f.Fd()), unix.SIGKILL, nil, 0); err != nil && err != unix.ESRCH {
 		return err
 	}
-	if err := f.SetReadDeadline(time.Now().Add(limit)); err != nil {
-		return err
-	}
-	return waitPidfd(f)
+	return nil
 }
 
 // bootTime is CLOCK_BOOTTIME in ns: it goes on while the machine is suspended

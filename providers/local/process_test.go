@@ -42,7 +42,7 @@ func TestInitID(t *testing.T) {
 	if err := waitPidfd(f); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("waiting for a living process: %v", err)
 	}
-	if err := endPidfd(f, time.Minute); err != nil {
+	if err := errors.Join(killPidfd(f), f.SetReadDeadline(time.Now().Add(time.Minute)), waitPidfd(f)); err != nil {
 		t.Error(err)
 	}
 	cmd.Wait()

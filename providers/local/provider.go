@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agent-sandbox/sandbox-go/internal/version"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -66,6 +67,9 @@ var (
 	_ providers.Provider      = (*Provider)(nil)
 	_ providers.Reporter      = (*Provider)(nil)
 	_ providers.ArtifactStore = (*Provider)(nil)
+	_ providers.Pauser        = (*Provider)(nil)
+	_ providers.PortExposer   = (*Provider)(nil)
+	_ providers.Meter         = (*Provider)(nil)
 )
 
 // New makes a provider. It touches nothing yet: the state directory is opened
@@ -127,7 +131,10 @@ func (p *Provider) Check(ctx context.Context) error { return probe(ctx) }
 // Capabilities says what the provider can do. A lifetime has no maximum.
 func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error) {
 	return providers.Capabilities{
-		Set:      map[providers.Capability]bool{providers.CapDetached: true, providers.CapMetadataFilter: true, providers.CapVolumes: true},
+		Set: map[providers.Capability]bool{
+			providers.CapDetached: true, providers.CapMetadataFilter: true, providers.CapVolumes: true,
+			providers.CapPause: true, providers.CapPorts: true, providers.CapMetrics: true,
+		},
 		Lifetime: providers.LifetimeRange{Min: minLifetime, Default: defaultLifetime},
 		Networks: []string{netNone, netLoopback, netHost},
 	}, nil
@@ -311,6 +318,7 @@ func (p *Provider) describeAs(ctx context.Context, e *entry, conf savedConfig) (
 	sb := &providers.Sandbox{
 		ID: e.id, Provider: Name, Template: conf.Template, State: providers.StateStarting,
 		CreatedAt: conf.CreatedAt, Metadata: conf.Metadata, Resources: conf.Resources, DefaultUser: conf.User,
+		RuntimeVersion: version.Envd,
 	}
 	var state savedState
 	switch err := absent(e.load(fileState, &state)); {
@@ -325,6 +333,9 @@ func (p *Provider) describeAs(ctx context.Context, e *entry, conf savedConfig) (
 	switch {
 	case err == nil:
 		sb.State = providers.StateRunning
+		if a.Paused {
+			sb.State = providers.StatePaused
+		}
 		sb.ExpiresAt = wallTime(a.Deadline)
 	case ctx.Err() != nil:
 		return nil, cancelled(ctx, "ask sandbox")
@@ -336,6 +347,9 @@ func (p *Provider) describeAs(ctx context.Context, e *entry, conf savedConfig) (
 		return nil, errGone
 	}
 	sb.Artifacts = state.Artifacts
+	if a.Paused {
+		return sb, nil
+	}
 	token, err := e.token()
 	if err != nil {
 		return nil, absent(err)
@@ -344,8 +358,8 @@ func (p *Provider) describeAs(ctx context.Context, e *entry, conf savedConfig) (
 	return sb, nil
 }
 
-// List returns one page, newest first. Without States it holds running
-// sandboxes and those that do not answer, not those still being made.
+// List returns one page, newest first. Without States it holds running and
+// paused sandboxes and those that do not answer, not those still being made.
 func (p *Provider) List(ctx context.Context, req providers.ListRequest) (*providers.Page, error) {
 	const op = "list sandboxes"
 	limit := req.Limit
@@ -441,35 +455,11 @@ func wantState(want []providers.State, s providers.State) bool {
 	return slices.Contains(want, s)
 }
 
-// Connect returns a sandbox of any process of this user, with its endpoint.
+// Connect returns a sandbox of any process of this user, with its endpoint; it
+// resumes a paused one.
 func (p *Provider) Connect(ctx context.Context, id string, req providers.ConnectRequest) (*providers.Sandbox, error) {
 	const op = "connect to sandbox"
-	if req.Lifetime != 0 {
-		if err := checkLifetime(op, req.Lifetime); err != nil {
-			return nil, err
-		}
-	}
-	for {
-		sb, err := p.find(ctx, op, id)
-		if err != nil {
-			return nil, err
-		}
-		switch sb.State {
-		case providers.StateRunning:
-			if req.Lifetime != 0 {
-				return sb, p.move(ctx, op, sb, controlRequest{Op: opExtend, Lifetime: req.Lifetime})
-			}
-			return sb, nil
-		case providers.StateStarting:
-			select { // its creator finishes, or dies and with it the sandbox
-			case <-ctx.Done():
-				return nil, cancelled(ctx, op)
-			case <-time.After(5 * time.Millisecond):
-			}
-		default:
-			return nil, &errdefs.Error{Code: "E2009", Op: op, Message: "sandbox " + id + " does not answer", Suggestion: "try again, or kill it"}
-		}
-	}
+	return p.resume(ctx, op, id, req)
 }
 
 // SetLifetime moves the end to d from now, to later or to sooner.
@@ -490,27 +480,12 @@ func (p *Provider) SetLifetime(ctx context.Context, id string, d time.Duration) 
 
 // move asks init to move the end and notes the new one in sb.
 func (p *Provider) move(ctx context.Context, op string, sb *providers.Sandbox, req controlRequest) error {
-	t, done, err := p.begin(ctx, op)
+	a, err := p.request(ctx, op, sb.ID, req)
 	if err != nil {
 		return err
 	}
-	defer done()
-	e, err := t.openEntry(sb.ID)
-	if err != nil {
-		return t.settle(ctx, op, sb.ID)
-	}
-	defer e.close()
-	a, err := e.control(ctx, req)
-	switch {
-	case err == nil:
-		sb.ExpiresAt = wallTime(a.Deadline)
-		return nil
-	case ctx.Err() != nil:
-		return cancelled(ctx, op)
-	case errdefs.CodeOf(err) != "":
-		return err
-	}
-	return t.settle(ctx, op, sb.ID)
+	sb.ExpiresAt = wallTime(a.Deadline)
+	return nil
 }
 
 // Report says how the sandbox is isolated.

@@ -36,6 +36,9 @@ func degradations(host *cgroupHost, can *probeResult, exe string, o *order) []pr
 	if o.limits.cpuMilli != 0 && host.mechanism(limitCPU) == "" {
 		add("cpu", fmt.Sprintf("no control group: %s; commands are kept on %d processors instead", host.why[limitCPU], o.limits.affinity()), groupRemedy)
 	}
+	if host.mechanism(limitFreezer) == "" {
+		add(limitFreezer, "no control group: "+host.why[limitFreezer]+"; a pause stops each process with a signal, which debuggers see, and a program can have a timer wake it", groupRemedy)
+	}
 	if can.landlock == 0 {
 		add("landlock", "the kernel has no Landlock, or it is not enabled; mounts alone decide what can be reached", "use a kernel of 5.13 or later with landlock in its list of security modules")
 	}
@@ -62,7 +65,7 @@ func (p *Provider) report(o *order, c constructed, volumes []volume) providers.R
 	}
 	r := providers.Report{
 		Engine: "native", UserNS: c.userns, Root: c.root, Scratch: c.scratch, Network: c.network,
-		Seccomp: c.seccomp, Landlock: "none", Executable: c.exe, Freezer: "none", Degraded: o.degraded,
+		Seccomp: c.seccomp, Landlock: "none", Executable: c.exe, Freezer: or(limitFreezer, bySignals), Degraded: o.degraded,
 		Limits: map[string]string{
 			"memory": or(limitMemory, bySampling),
 			"pids":   or(limitPids, byRlimit),

@@ -36,6 +36,7 @@ type serveConfig struct {
 	SampleMemory int64             `json:"sample_memory,omitempty"` // bytes; zero: a control group limits memory
 	Groups       []string          `json:"groups,omitempty"`        // kinds of the files of control groups
 	Writable     []string          `json:"writable,omitempty"`      // paths beside those of every sandbox
+	Freezer      string            `json:"freezer"`                 // as in the report
 }
 
 // Positions in launchSpec.extra: the note of the end, the lease of the block of
@@ -73,8 +74,14 @@ func serveInside(in *inside, log *slog.Logger) error {
 	for i, kind := range conf.Groups {
 		groups[kind] = append(groups[kind], in.extra[extraGroups+i])
 	}
+	frost, err := newFreezer(conf.Freezer, groups)
+	if err != nil {
+		return err
+	}
+	pause := &pauser{freezer: frost}
 	life, err := newLife(conf.Deadline, in.extra[extraNote], func(why string) {
 		log.Info("sandbox ends", "why", why)
+		frost.end()
 		os.Exit(0) // the kernel kills everything else in the pid namespace
 	})
 	if err != nil {
@@ -91,7 +98,7 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
 	}
-	go serveControl(control, conf.Token, life)
+	go serveControl(control, &controller{token: conf.Token, life: life, pause: pause, log: log})
 
 	spawn, err := groupSpawner(in, groups)
 	if err != nil {
@@ -102,7 +109,8 @@ func serveInside(in *inside, log *slog.Logger) error {
 		Env:             sandboxEnv(conf),
 		DefaultUser:     conf.User,
 		DefaultWorkDir:  conf.WorkDir,
-		Spawner:         spawn,
+		Spawner:         pause.spawner(spawn),
+		Paused:          pause.refuses,
 		Pid1:            true,
 		CanSwitchUser:   in.canSwitchUser,
 		OOMKills:        memoryKills(groups, conf, log),

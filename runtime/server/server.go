@@ -49,7 +49,9 @@ type Options struct {
 	CanSwitchUser bool            // other users than DefaultUser can be asked for; needs root
 	// OOMKills is the number of processes killed so far at the memory limit of
 	// the sandbox; nil: unknown.
-	OOMKills        func() uint64
+	OOMKills func() uint64
+	// Paused reports whether calls are refused with E2024 for now; nil: never.
+	Paused          func() bool
 	CommandOOMScore int          // oom_score_adj of commands
 	Logger          *slog.Logger // nil discards
 }
@@ -140,7 +142,7 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	connectOpts := []connect.HandlerOption{
 		connect.WithReadMaxBytes(maxMessageBytes),
 		connect.WithCompressMinBytes(minCompress),
-		connect.WithInterceptors(asUser{users}),
+		connect.WithInterceptors(refuseCalls{s.opts.Paused}, asUser{users}),
 	}
 	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir})
 	mux := http.NewServeMux()
@@ -152,5 +154,5 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	mux.Handle("/files/compose", s.files.Compose())
 	mux.HandleFunc("/sandbox/channels/{id}", only(http.MethodPost, s.channels.park))
 	mux.HandleFunc("/sandbox/ports/{port}", only(http.MethodPost, s.tunnels.connect))
-	return authenticate(s.opts.Token, patient(mux))
+	return authenticate(s.opts.Token, whilePaused(s.opts.Paused, patient(mux)))
 }

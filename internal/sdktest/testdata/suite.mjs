@@ -1,0 +1,10 @@
+// The suite that a published package must pass against `sandboxd serve`:
+//
+//	node --test-reporter ./reporter.mjs suite.mjs DIRECTORY PACKAGE
+import './suite/lifecycle.mjs'
+import './suite/commands.mjs'
+import './suite/files.mjs'
+import './suite/pty.mjs'
+import './suite/ports.mjs'
+import './suite/pause.mjs'
+import './suite/secured.mjs'

@@ -15,6 +15,7 @@ import (
 const (
 	maxControlBody = 1 << 20          // of a request to the control plane
 	bodyTimeout    = 30 * time.Second // to send it
+	answerTimeout  = 30 * time.Second // to take the answer
 )
 
 // codeHeader carries the code of errdefs beside an error's body, as our runtime
@@ -94,6 +95,7 @@ func answer(w http.ResponseWriter, status int, v any) {
 	h.Set("Content-Type", "application/json; charset=utf-8")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store") // answers hold tokens
+	http.NewResponseController(w).SetWriteDeadline(time.Now().Add(answerTimeout))
 	w.WriteHeader(status)
 	w.Write(append(b, '\n'))
 }
@@ -109,11 +111,10 @@ const (
 // decode reads the JSON body of a request into v. Names it does not know are
 // ignored, as the hosted service does.
 func decode(w http.ResponseWriter, r *http.Request, v any, p presence) error {
-	control := http.NewResponseController(w)
-	control.SetReadDeadline(time.Now().Add(bodyTimeout)) // an error means the connection is gone
 	b, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxControlBody))
 	if err == nil {
-		control.SetReadDeadline(time.Time{}) // or it would end the wait for the client's going away
+		// The deadline would end the wait for the client's going away.
+		http.NewResponseController(w).SetReadDeadline(time.Time{})
 	}
 	var large *http.MaxBytesError
 	switch {

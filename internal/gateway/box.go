@@ -4,7 +4,9 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"maps"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -22,7 +24,6 @@ const (
 	phasePaused   phase = "paused"
 	phasePausing  phase = "pausing"
 	phaseResuming phase = "resuming"
-	phaseKilling  phase = "killing"
 )
 
 // keepPaused is how long a paused sandbox is kept, and how long one outlives
@@ -61,13 +62,59 @@ type box struct {
 	mu      sync.Mutex
 	rec     record      // guarded by mu
 	token   string      // of the runtime; empty until it was seen running. Guarded by mu
+	dial    dialer      // reaches the runtime; nil until then. Guarded by mu
 	timer   *time.Timer // at rec.End; guarded by mu
 	gone    bool        // guarded by mu
 	samples samples     // guarded by mu
+	carried int         // requests on their way to it; guarded by mu
+
+	// open ends when what is connected to the sandbox is to be cut: at its end
+	// and when it is paused. A running sandbox has one. Both guarded by mu.
+	open context.Context
+	cut  context.CancelCauseFunc
 }
+
+// dialer opens a connection to the runtime of a sandbox.
+type dialer func(context.Context) (net.Conn, error)
 
 func newBox(r *record) *box {
 	return &box{id: r.ID, owner: r.Owner, turn: make(chan struct{}, 1), rec: *r}
+}
+
+// why connections were cut.
+var (
+	errPausedNow = errors.New("the sandbox was paused")
+	errGoneNow   = errors.New("the sandbox ended")
+)
+
+// enter counts a request to a running sandbox until done, and returns the
+// context that ends when it is to be cut. busy: there are too many.
+func (b *box) enter(limit int) (open context.Context, busy bool, done func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.carried >= limit {
+		return nil, true, nil
+	}
+	if b.open == nil {
+		b.open, b.cut = context.WithCancelCause(context.Background())
+	}
+	b.carried++
+	return b.open, false, func() {
+		b.mu.Lock()
+		b.carried--
+		b.mu.Unlock()
+	}
+}
+
+// cutAll ends what is connected to the sandbox.
+func (b *box) cutAll(why error) {
+	b.mu.Lock()
+	cut := b.cut
+	b.open, b.cut = nil, nil
+	b.mu.Unlock()
+	if cut != nil {
+		cut(why)
+	}
 }
 
 // begin takes the right to change the sandbox. It reports false when somebody

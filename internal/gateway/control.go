@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/gorilla/mux"
 
@@ -25,6 +26,7 @@ func (s *Server) controlRoutes() http.Handler {
 	handle("POST", "/v2/sandboxes", s.createV2)
 	handle("GET", "/sandboxes", s.listV1)
 	handle("GET", "/v2/sandboxes", s.listV2)
+	handle("GET", "/sandboxes/metrics", s.manyMetrics)
 	handle("GET", "/sandboxes/{id}", s.get)
 	handle("DELETE", "/sandboxes/{id}", s.kill)
 	handle("POST", "/sandboxes/{id}/timeout", s.setTimeout)
@@ -33,6 +35,28 @@ func (s *Server) controlRoutes() http.Handler {
 	handle("POST", "/v2/sandboxes/{id}/connect", s.connectV2)
 	handle("POST", "/sandboxes/{id}/pause", s.pause)
 	handle("POST", "/sandboxes/{id}/resume", s.resume)
+	handle("GET", "/sandboxes/{id}/metrics", s.metrics)
+	handle("GET", "/sandboxes/{id}/logs", s.logsV1)
+	handle("GET", "/v2/sandboxes/{id}/logs", s.logsV2)
+	handle("POST", "/sandboxes/{id}/fork", s.notOfSandbox("forking is"))
+	handle("POST", "/sandboxes/{id}/snapshots", s.notOfSandbox("making snapshots is"))
+	handle("PUT", "/sandboxes/{id}/network", s.notOfSandbox("changing the network is"))
+	handle("GET", "/snapshots", none)
+	handle("GET", "/templates", none)
+	handle("GET", "/v2/templates", none)
+	handle("GET", "/volumes", none)
+	handle("GET", "/volumes/{volume}", noVolume)
+	handle("DELETE", "/volumes/{volume}", noVolume)
+	handle("GET", "/templates/aliases/{template}", s.alias)
+	for _, u := range unsupportedRoutes {
+		handle(u.method, u.path, notHere(u.what))
+	}
+	handle("GET", "/templates/{template}", s.describeTemplate)
+	handle("GET", "/templates/{template}/tags", s.describeTemplate)
+	handle("GET", "/templates/{template}/files/{hash}", s.describeTemplate)
+	handle("GET", "/templates/{template}/builds/{build}/status", s.describeTemplate)
+	handle("GET", "/templates/{template}/builds/{build}/logs", s.describeTemplate)
+	handle("DELETE", "/templates/{template}", s.deleteTemplate)
 	m.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fail(w, refuse(http.StatusNotFound, "", "no such route"))
 	})
@@ -75,6 +99,11 @@ func ownerOf(r *http.Request) string {
 // authenticate lets requests with a key pass. Open to everybody is GET /health.
 func (s *Server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Body != nil && r.Body != http.NoBody {
+			// Also for those who answer without reading it: what follows is
+			// read, in part, before the connection can be used again.
+			http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+		}
 		if r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 			io.WriteString(w, "OK\n")

@@ -3,6 +3,8 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -46,6 +48,9 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, timeout time.Dur
 		return err
 	}
 	rec.Owner = ownerOf(r)
+	if err := identify(r.Header.Values(requestHeader), rec, req); err != nil {
+		return err
+	}
 	done, err := s.reserve()
 	if err != nil {
 		return err
@@ -56,6 +61,31 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, timeout time.Dur
 		return err
 	}
 	answer(w, http.StatusCreated, s.asSandbox(b))
+	return nil
+}
+
+// requestHeader may name a creation, so that repeating it after a lost answer
+// makes no second sandbox. It is ours; SDKs do not send it.
+const requestHeader = "Sandbox-Request-Id"
+
+// identify gives a creation its identity: the client's, or a new one. What the
+// provider does not see of the parameters it gets as a mark, and refuses a
+// repetition with others.
+func identify(given []string, rec *record, req *providers.CreateRequest) error {
+	if len(given) == 0 {
+		req.RequestID = randomHex(16)
+		return nil
+	}
+	if len(given) > 1 || given[0] == "" || len(given[0]) > 128 {
+		return refuse(http.StatusBadRequest, "E2011", "%s is given twice, empty or longer than 128 bytes", requestHeader)
+	}
+	rest, err := json.Marshal([]any{rec.Metadata, rec.AutoPause, rec.MaskHost, rec.Traffic != "", rec.Alias})
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(rest)
+	req.Metadata[markRequest] = hex.EncodeToString(sum[:])
+	req.RequestID = rec.Owner + "/" + given[0]
 	return nil
 }
 
@@ -228,23 +258,32 @@ func (s *Server) reserve() (done func(), err error) {
 // make creates a sandbox and keeps its record. When it fails nothing is left;
 // when the gateway dies in it, the mark lets its successor find what is.
 func (s *Server) make(ctx context.Context, rec *record, req *providers.CreateRequest) (*box, error) {
-	req.RequestID = s.store.ident + "/" + randomHex(16)
-	req.Metadata[markOwner] = rec.Owner
+	id := sha256.Sum256([]byte(s.store.ident + "/" + req.RequestID))
+	req.RequestID = hex.EncodeToString(id[:])
 	sb, err := s.opts.Provider.Create(ctx, *req)
 	if err != nil {
 		return nil, err
 	}
+	s.mu.Lock()
+	before := s.boxes[sb.ID]
+	s.mu.Unlock()
+	if before != nil { // a repetition
+		return before, nil
+	}
 	rec.fill(sb)
 	b := newBox(rec)
-	b.token = sb.Data.Token.Reveal()
+	b.seen(sb)
 	b.noteLocked("info", "sandbox created")
 	if err := s.store.save(&b.rec); err != nil {
 		return nil, s.undo(ctx, sb.ID, err)
 	}
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	if before := s.boxes[b.id]; before != nil { // of the same moment
+		return before, nil
+	}
 	s.boxes[b.id] = b
 	s.armLocked(b)
-	s.mu.Unlock()
 	s.log.InfoContext(ctx, "sandbox created", "sandbox_id", b.id, "template", rec.TemplateID)
 	return b, nil
 }

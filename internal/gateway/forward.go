@@ -10,6 +10,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/api"
@@ -25,32 +26,33 @@ type forwarder struct {
 	s         *Server
 	transport *http.Transport
 	proxy     *httputil.ReverseProxy
+	carried   atomic.Int64 // requests on their way
 }
 
 const (
 	idlePerPort = 32               // connections kept open to one port
 	idlePort    = 30 * time.Second // below the idle limit of the runtime, so that we close first
 	copyBuffer  = 64 << 10
+	drainLimit  = 5 * time.Second // for what is left of a body that nobody reads
 )
 
 func newForwarder(s *Server) *forwarder {
 	f := &forwarder{s: s}
 	f.transport = &http.Transport{
 		DialContext:           func(ctx context.Context, _, addr string) (net.Conn, error) { return f.dial(ctx, addr) },
-		MaxIdleConns:          1000,
+		MaxIdleConns:          s.limits.carried / 4,
 		MaxIdleConnsPerHost:   idlePerPort,
 		IdleConnTimeout:       idlePort,
 		ExpectContinueTimeout: time.Second,
 		DisableCompression:    true, // bytes pass as they are
 	}
 	f.proxy = &httputil.ReverseProxy{
-		Rewrite:        f.rewrite,
-		Transport:      f.transport,
-		FlushInterval:  -1, // what a sandbox says is passed on at once
-		ErrorHandler:   f.failed,
-		ModifyResponse: nil,
-		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		BufferPool:     buffers{},
+		Rewrite:       f.rewrite,
+		Transport:     f.transport,
+		FlushInterval: -1, // what a sandbox says is passed on at once
+		ErrorHandler:  f.failed,
+		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		BufferPool:    buffers{},
 	}
 	return f
 }
@@ -63,7 +65,8 @@ type routeKey struct{}
 // route is a request on its way to a sandbox.
 type route struct {
 	address
-	box *box
+	box    *box
+	client context.Context // ends when the client goes away
 }
 
 // serve carries one request to a sandbox, or says why not.
@@ -81,9 +84,6 @@ func (f *forwarder) serve(w http.ResponseWriter, r *http.Request, a address) {
 	case phasePaused:
 		f.refuse(w, r, a, http.StatusBadGateway, "The sandbox is paused", false)
 		return
-	case phaseKilling:
-		f.refuse(w, r, a, http.StatusBadGateway, "The sandbox was killed", false)
-		return
 	default:
 		f.refuse(w, r, a, http.StatusConflict, "The sandbox is in transition", false)
 		return
@@ -96,9 +96,46 @@ func (f *forwarder) serve(w http.ResponseWriter, r *http.Request, a address) {
 		f.refuse(w, r, a, http.StatusForbidden, "The traffic access token is missing or wrong", false)
 		return
 	}
-	// The answer may begin before the request has ended.
-	_ = http.NewResponseController(w).EnableFullDuplex() // HTTP/2 has it anyway
-	f.proxy.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), routeKey{}, &route{a, b})))
+	f.carry(w, r, a, b)
+}
+
+// carry passes a request on and its answer back, in both directions at once.
+func (f *forwarder) carry(w http.ResponseWriter, r *http.Request, a address, b *box) {
+	limit := f.s.limits.perSandbox
+	open, busy, done := b.enter(limit)
+	if busy {
+		f.crowded(w, r, a, limit)
+		return
+	}
+	defer done()
+	if f.carried.Add(1) > int64(f.s.limits.carried) {
+		f.carried.Add(-1)
+		f.crowded(w, r, a, f.s.limits.carried)
+		return
+	}
+	defer f.carried.Add(-1)
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(open, func() { cancel(context.Cause(open)) })()
+	control := http.NewResponseController(w)
+	_ = control.EnableFullDuplex() // HTTP/2 has it anyway
+	if r.Body != nil && r.Body != http.NoBody {
+		// What the sandbox did not read of a body, the client may not take its
+		// time to send.
+		defer func() { _ = control.SetReadDeadline(time.Now().Add(drainLimit)) }()
+	}
+	f.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, routeKey{}, &route{a, b, r.Context()})))
+}
+
+// crowded answers that there are too many requests.
+func (f *forwarder) crowded(w http.ResponseWriter, r *http.Request, a address, limit int) {
+	w.Header().Set("Connection", "close") // a body is not read
+	answer(w, http.StatusTooManyRequests, struct {
+		SandboxID string `json:"sandboxId"`
+		Message   string `json:"message"`
+		Limit     int    `json:"connectionLimit"`
+		Code      int    `json:"code"`
+	}{a.id, "Too many connections", limit, http.StatusTooManyRequests})
 }
 
 // internalPaths are those of envd that only its host may use.
@@ -165,7 +202,7 @@ func isKey(text string) bool {
 	return ok && len(hex) == 2*keyHexBytes && strings.Trim(hex, "0123456789abcdef") == ""
 }
 
-// errNotDialled marks the failures of reaching a port.
+// dialError marks the failures of reaching a port.
 type dialError struct{ err error }
 
 func (e *dialError) Error() string { return e.err.Error() }
@@ -182,7 +219,13 @@ func (f *forwarder) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	conn, err := f.s.dialPort(ctx, *a)
+	f.s.mu.Lock()
+	b := f.s.boxes[a.id]
+	f.s.mu.Unlock()
+	if b == nil {
+		return nil, &dialError{errdefs.New("E2020", "reach sandbox", "no sandbox "+a.id)}
+	}
+	conn, err := f.s.dialPort(ctx, b, a.port)
 	if err != nil {
 		return nil, &dialError{err}
 	}
@@ -190,36 +233,53 @@ func (f *forwarder) dial(ctx context.Context, addr string) (net.Conn, error) {
 }
 
 // dialPort opens a connection to a port inside a sandbox.
-func (s *Server) dialPort(ctx context.Context, a address) (net.Conn, error) {
+func (s *Server) dialPort(ctx context.Context, b *box, port int) (net.Conn, error) {
 	const op = "reach sandbox"
-	var e providers.Endpoint
-	if a.port == envdPort {
-		sb, err := s.opts.Provider.Get(ctx, a.id)
-		if err != nil {
-			return nil, err
-		}
-		e = sb.Data
-	} else {
-		p, ok := s.opts.Provider.(providers.PortExposer)
-		if !ok {
-			return nil, errdefs.New("E8004", op, "ports are not supported by provider "+s.opts.Provider.Name())
-		}
-		var err error
-		if e, err = p.Port(ctx, a.id, a.port); err != nil {
-			return nil, err
-		}
+	if port == envdPort {
+		return s.dialRuntime(ctx, b)
+	}
+	p, ok := s.opts.Provider.(providers.PortExposer)
+	if !ok {
+		return nil, errdefs.New("E8004", op, "ports are not supported by provider "+s.opts.Provider.Name())
+	}
+	e, err := p.Port(ctx, b.id, port)
+	if err != nil {
+		return nil, err
 	}
 	if e.Dial == nil {
-		return nil, errdefs.New("E8004", op, "provider "+s.opts.Provider.Name()+" gives no connection to sandboxes")
+		return nil, errdefs.New("E8004", op, "provider "+s.opts.Provider.Name()+" gives no connection to ports")
 	}
 	return e.Dial(ctx)
+}
+
+// dialRuntime opens a connection to the runtime, by what was learned when the
+// sandbox was last seen running.
+func (s *Server) dialRuntime(ctx context.Context, b *box) (net.Conn, error) {
+	const op = "reach sandbox"
+	b.mu.Lock()
+	dial := b.dial
+	b.mu.Unlock()
+	if dial != nil {
+		return dial(ctx)
+	}
+	sb, err := s.opts.Provider.Get(ctx, b.id)
+	switch {
+	case err != nil:
+		return nil, err
+	case sb.State == providers.StatePaused:
+		return nil, errdefs.New("E2024", op, "sandbox "+b.id+" is paused")
+	case sb.Data.Dial == nil:
+		return nil, errdefs.New("E8004", op, "provider "+s.opts.Provider.Name()+" gives no connection to sandboxes")
+	}
+	b.seen(sb)
+	return sb.Data.Dial(ctx)
 }
 
 // failed answers a request that did not get through.
 func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	rt := r.Context().Value(routeKey{}).(*route)
-	if r.Context().Err() != nil {
-		panic(http.ErrAbortHandler) // the client is gone
+	if rt.client.Err() != nil {
+		panic(http.ErrAbortHandler) // nobody reads an answer
 	}
 	if isGone(err) {
 		f.s.forget(rt.box, err)
@@ -228,8 +288,10 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	}
 	var d *dialError
 	switch {
-	case errdefs.CodeOf(err) == "E2024":
+	case errdefs.CodeOf(err) == "E2024", context.Cause(r.Context()) == errPausedNow:
 		f.refuse(w, r, rt.address, http.StatusBadGateway, "The sandbox is paused", false)
+	case context.Cause(r.Context()) == errGoneNow:
+		f.refuse(w, r, rt.address, http.StatusBadGateway, "The sandbox was not found", false)
 	case errors.As(err, &d) && rt.port != envdPort:
 		f.refuse(w, r, rt.address, http.StatusBadGateway, "The sandbox is running but nothing listens on the port", true)
 	default:

@@ -44,6 +44,10 @@ func (s *Server) look(ctx context.Context, b *box) error {
 		return err
 	}
 	b.seen(sb)
+	if (sb.State == providers.StatePaused) != (b.phase() == phasePaused) && b.tryBegin() {
+		defer b.end()
+		return s.settle(ctx, b, sb) // somebody else paused it, or let it go on
+	}
 	return nil
 }
 
@@ -58,9 +62,9 @@ func isGone(err error) bool {
 
 // seen takes over what the provider says of a sandbox.
 func (b *box) seen(sb *providers.Sandbox) {
-	if t := sb.Data.Token.Reveal(); t != "" {
+	if sb.Data.Dial != nil {
 		b.mu.Lock()
-		b.token = t
+		b.token, b.dial = sb.Data.Token.Reveal(), sb.Data.Dial
 		b.mu.Unlock()
 	}
 }
@@ -78,14 +82,37 @@ func (s *Server) forget(b *box, why error) {
 	if b.timer != nil {
 		b.timer.Stop()
 	}
+	message := howEnded(why)
+	if first {
+		b.noteLocked("info", message)
+	}
+	events := b.rec.Events
 	b.mu.Unlock()
 	if !first {
 		return
 	}
+	b.cutAll(errGoneNow)
+	s.mu.Lock()
+	s.ended.add(b, events)
+	s.mu.Unlock()
 	if err := s.store.remove(b.id); err != nil {
 		s.log.Warn("record of a sandbox not removed", "sandbox_id", b.id, "err", err)
 	}
-	s.log.Info("sandbox ended", "sandbox_id", b.id, "err", why)
+	s.log.Info(message, "sandbox_id", b.id)
+}
+
+// howEnded says in a life-cycle record why a sandbox is gone; nil: we killed
+// it.
+func howEnded(why error) string {
+	switch errdefs.CodeOf(why) {
+	case "", "E2022":
+		return "sandbox killed"
+	case "E2021":
+		return "sandbox reached the end of its time"
+	case "E2023":
+		return "sandbox ended by itself"
+	}
+	return "sandbox is gone"
 }
 
 func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {
@@ -94,12 +121,9 @@ func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = s.change(r.Context(), b, func(ctx context.Context) error {
-		b.mu.Lock()
-		b.rec.Phase = phaseKilling
-		b.mu.Unlock()
 		err := s.opts.Provider.Kill(ctx, b.id)
-		if err == nil || isGone(err) {
-			s.forget(b, err)
+		if err == nil {
+			s.forget(b, nil)
 		}
 		return err
 	})

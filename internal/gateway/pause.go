@@ -46,6 +46,7 @@ func (s *Server) pauseHeld(ctx context.Context, b *box, message string) error {
 	if err := s.update(b, func(r *record) { r.Phase = phasePausing }); err != nil {
 		return err
 	}
+	b.cutAll(errPausedNow)
 	end := time.Now().Add(keepPaused)
 	_, err := s.opts.Provider.SetLifetime(ctx, b.id, keepPaused)
 	if err == nil {

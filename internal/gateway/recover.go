@@ -95,12 +95,6 @@ func (s *Server) settle(ctx context.Context, b *box, sb *providers.Sandbox) erro
 	switch {
 	case paused && rec.Phase == phasePaused, !paused && rec.Phase == phaseRunning:
 		return nil
-	case rec.Phase == phaseKilling:
-		err := s.opts.Provider.Kill(ctx, b.id)
-		if err == nil || isGone(err) {
-			s.forget(b, err)
-		}
-		return err
 	case paused:
 		return s.update(b, func(r *record) { r.Phase, r.End = phasePaused, time.Now().Add(keepPaused).UTC() })
 	}

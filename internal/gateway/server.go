@@ -27,7 +27,7 @@ const (
 // sandboxes at the provider. What clients call metadata is never there.
 const (
 	markGateway = "sandboxd.gateway"
-	markOwner   = "sandboxd.owner"
+	markRequest = "sandboxd.request"
 )
 
 // Options say what a [Server] serves. Provider and StateDir are required.
@@ -44,7 +44,8 @@ type Options struct {
 	// them. "base" and "" are always there.
 	Templates map[string]string
 
-	MaxSandboxes int // at one time, of all keys; zero: 1000
+	MaxSandboxes   int // at one time, of all keys; zero: 1000
+	MaxConnections int // of clients, at one time; zero: what the descriptor limit allows
 
 	Logger *slog.Logger // nil discards
 }
@@ -60,11 +61,14 @@ type Server struct {
 	handler http.Handler
 	http    *http.Server
 	forward *forwarder
+	limits  limits
+	conns   *connections
 
 	mu       sync.Mutex
 	boxes    map[string]*box // guarded by mu
+	ended    ended           // guarded by mu
 	creating int             // guarded by mu
-	closed   bool            // guarded by mu
+	closed   bool            // nothing new begins; guarded by mu
 
 	ctx  context.Context // of work that no request waits for
 	stop context.CancelFunc
@@ -115,6 +119,11 @@ func New(o *Options) (*Server, error) {
 		s.store.close()
 		return nil, err
 	}
+	s.limits = fileLimits()
+	if o.MaxConnections > 0 {
+		s.limits.conns = o.MaxConnections
+	}
+	s.conns = newConnections(s.limits.conns)
 	s.forward = newForwarder(s)
 	s.handler = s.routes()
 	s.http = &http.Server{
@@ -123,6 +132,11 @@ func New(o *Options) (*Server, error) {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ConnState:         s.conns.state,
+		ConnContext:       s.conns.context,
+	}
+	if meter, ok := o.Provider.(providers.Meter); ok {
+		s.wg.Go(func() { s.sample(s.ctx, meter) })
 	}
 	return s, nil
 }
@@ -136,7 +150,7 @@ func (s *Server) Handler() http.Handler { return s.handler }
 // Serve answers connections of l until Shutdown; it returns nil then. It closes
 // l. It may be called for several listeners.
 func (s *Server) Serve(l net.Listener) error {
-	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.http.Serve(limitListener{l, s.conns}); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -151,19 +165,36 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
-	s.closed = true
+	s.closed = true // from now on enter refuses, so that Wait sees all there are
 	s.mu.Unlock()
 	err := s.http.Shutdown(ctx)
 	if err != nil {
 		err = s.http.Close()
 	}
-	s.forward.close()
 	s.stopTimers()
 	s.stop()
+	for _, b := range s.all() {
+		b.cutAll(errShutdown) // also what has changed to another protocol
+	}
 	s.wg.Wait()
+	s.forward.close()
 	s.store.close()
 	return err
 }
+
+// enter begins something that Shutdown waits for; it ends with wg.Done. It
+// reports false after Shutdown.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.wg.Add(1)
+	return true
+}
+
+var errShutdown = errors.New("the gateway is shutting down")
 
 func (s *Server) stopTimers() {
 	s.mu.Lock()
@@ -182,6 +213,19 @@ func (s *Server) stopTimers() {
 func (s *Server) routes() http.Handler {
 	control := s.authenticate(s.controlRoutes())
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.enter() {
+			w.Header().Set("Connection", "close")
+			fail(w, refuse(http.StatusServiceUnavailable, "", "the gateway is shutting down"))
+			return
+		}
+		defer s.wg.Done()
+		defer s.conns.serve(r.Context())()
+		// That of an answer before, on this connection.
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Time{})
+		if r.Method == http.MethodConnect || r.URL.User != nil {
+			http.Error(w, "malformed request", http.StatusBadRequest)
+			return
+		}
 		a, err := addressOf(r, s.opts.Domain)
 		switch {
 		case err != nil:

@@ -29,13 +29,9 @@ func (s *Server) armLocked(b *box) {
 
 // due is called at the end of a box's time.
 func (s *Server) due(b *box) {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	if !s.enter() {
 		return
 	}
-	s.wg.Add(1)
-	s.mu.Unlock()
 	defer s.wg.Done()
 	ctx, cancel := context.WithTimeout(s.ctx, changeLimit)
 	defer cancel()

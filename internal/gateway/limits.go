@@ -1,0 +1,189 @@
+package gateway
+
+import (
+	"container/list"
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds that follow from the number of files this process may have open: each
+// client takes one, each request that is being carried to a sandbox another.
+const (
+	spareFiles    = 256 // for state, the provider and what it opens for a moment
+	minConns      = 64
+	perSandbox    = 1024 // requests under way to one sandbox
+	refuseTimeout = time.Second
+)
+
+// limits are the bounds in force.
+type limits struct{ conns, carried, perSandbox int }
+
+// fileLimits derives bounds from the descriptor limit. The Go runtime has
+// raised the soft limit to the hard one at the start.
+func fileLimits() limits {
+	n := 1024
+	var r unix.Rlimit
+	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil {
+		n = int(min(r.Cur, 1<<20))
+	}
+	free := max(n-spareFiles, minConns)
+	return limits{conns: max(free*2/3, minConns), carried: max(free/3, minConns/2), perSandbox: perSandbox}
+}
+
+// connections counts the connections of clients. At the limit a new one takes
+// the place of the one that has waited longest without a request being served;
+// so connections that say nothing, or say it slowly, keep nobody out.
+type connections struct {
+	max int
+
+	mu   sync.Mutex
+	all  map[net.Conn]*connection
+	idle *list.List // of *connection, the longest idle first
+}
+
+// connection is one of a client. Its fields are guarded by the mutex of
+// connections.
+type connection struct {
+	conn     net.Conn
+	serving  int           // requests; several with HTTP/2
+	place    *list.Element // in idle; nil while serving
+	hijacked bool
+}
+
+func newConnections(n int) *connections {
+	return &connections{max: n, all: map[net.Conn]*connection{}, idle: list.New()}
+}
+
+// limitListener lets connections in as far as there is room.
+type limitListener struct {
+	net.Listener
+	conns *connections
+}
+
+// Accept waits for the next connection that may stay.
+func (l limitListener) Accept() (net.Conn, error) {
+	for {
+		c, err := l.Listener.Accept()
+		if err != nil || l.conns.admit(c) {
+			return c, err
+		}
+	}
+}
+
+// admit makes room for a connection, or refuses it.
+func (cs *connections) admit(c net.Conn) bool {
+	cs.mu.Lock()
+	var old net.Conn
+	if len(cs.all) >= cs.max {
+		front := cs.idle.Front()
+		if front == nil {
+			cs.mu.Unlock()
+			go turnAway(c) // soon: its writing is bounded
+			return false
+		}
+		victim := front.Value.(*connection)
+		old = victim.conn
+		cs.removeLocked(victim)
+	}
+	k := &connection{conn: c}
+	k.place = cs.idle.PushBack(k)
+	cs.all[c] = k
+	cs.mu.Unlock()
+	if old != nil {
+		closeNow(old)
+	}
+	return true
+}
+
+// closeNow closes a connection without the farewell of TLS, for which a client
+// that does not read could make us wait.
+func closeNow(c net.Conn) {
+	if t, ok := c.(*tls.Conn); ok {
+		c = t.NetConn()
+	}
+	c.Close()
+}
+
+const tooMany = `{"code":429,"message":"too many connections"}`
+
+// turnAway answers a connection for which there is no room.
+func turnAway(c net.Conn) {
+	defer closeNow(c)
+	if _, encrypted := c.(*tls.Conn); encrypted {
+		return
+	}
+	c.SetDeadline(time.Now().Add(refuseTimeout))
+	c.Write([]byte("HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json; charset=utf-8\r\nConnection: close\r\nContent-Length: 45\r\n\r\n" + tooMany))
+}
+
+func (cs *connections) removeLocked(k *connection) {
+	if cs.all[k.conn] != k {
+		return
+	}
+	delete(cs.all, k.conn)
+	if k.place != nil {
+		cs.idle.Remove(k.place)
+		k.place = nil
+	}
+}
+
+// state follows the connections of an http.Server.
+func (cs *connections) state(c net.Conn, st http.ConnState) {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	k := cs.all[c]
+	if k == nil {
+		return
+	}
+	switch st {
+	case http.StateClosed:
+		cs.removeLocked(k)
+	case http.StateHijacked:
+		k.hijacked = true // it counts until its handler returns
+	}
+}
+
+type connectionKey struct{}
+
+// context lets requests find their connection.
+func (cs *connections) context(ctx context.Context, c net.Conn) context.Context {
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	if k := cs.all[c]; k != nil {
+		return context.WithValue(ctx, connectionKey{}, k)
+	}
+	return ctx
+}
+
+// serve marks a connection as busy until done.
+func (cs *connections) serve(ctx context.Context) (done func()) {
+	k, _ := ctx.Value(connectionKey{}).(*connection)
+	if k == nil {
+		return func() {}
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	k.serving++
+	if k.place != nil {
+		cs.idle.Remove(k.place)
+		k.place = nil
+	}
+	return func() {
+		cs.mu.Lock()
+		defer cs.mu.Unlock()
+		k.serving--
+		switch {
+		case cs.all[k.conn] != k || k.serving > 0:
+		case k.hijacked:
+			cs.removeLocked(k)
+		default:
+			k.place = cs.idle.PushBack(k)
+		}
+	}
+}

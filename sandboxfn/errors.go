@@ -45,6 +45,8 @@ var (
 	ErrUnknownProvider  = errdefs.ErrUnknownProvider
 	ErrNotSupported     = errdefs.ErrNotSupported
 	ErrSettings         = errdefs.ErrSettings
+	ErrRateLimit        = errdefs.ErrRateLimit
+	ErrOverload         = errdefs.ErrOverload
 	ErrValidation       = errdefs.ErrValidation
 	ErrPayloadTooLarge  = errdefs.ErrPayloadTooLarge
 	ErrWorkerMismatch   = errdefs.ErrWorkerMismatch

@@ -129,8 +129,10 @@ var table = []row{
 	{code: "E8003", meaning: "plugin protocol not supported"},
 	{code: "E8004", meaning: "not supported by this provider", suggestion: "choose a provider that can"},
 	{code: "E8005", meaning: "plugin died or timed out"},
-	{code: "E8006", meaning: "plugin gave an invalid answer"},
+	{code: "E8006", meaning: "plugin or service gave an invalid answer"},
 	{code: "E8007", meaning: "settings are malformed or conflict", exit: 2},
+	{code: "E8010", meaning: "the service limits the rate of requests", suggestion: "wait, and make fewer requests at once", exit: 6},
+	{code: "E8011", meaning: "the service is overloaded or out of order", suggestion: "try again later"},
 	{code: "E8020", meaning: "path refused by policy"},
 	{code: "E8021", meaning: "command refused by policy"},
 	{code: "E8022", meaning: "endpoint not enabled"},
@@ -195,6 +197,8 @@ var (
 	ErrUnknownProvider  = &Error{Code: "E8001"}
 	ErrNotSupported     = &Error{Code: "E8004"}
 	ErrSettings         = &Error{Code: "E8007"}
+	ErrRateLimit        = &Error{Code: "E8010"}
+	ErrOverload         = &Error{Code: "E8011"}
 	ErrValidation       = &Error{Code: "E9001"}
 	ErrPayloadTooLarge  = &Error{Code: "E9003"}
 	ErrWorkerMismatch   = &Error{Code: "E9004"}

@@ -6,22 +6,41 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/agent-sandbox/sandbox-go/internal/config"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	_ "github.com/agent-sandbox/sandbox-go/providers/local" // the default provider
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 // ClientOptions are the settings of a [Client]. What is not set is taken from
-// the environment; a variable that is blank counts as not set.
+// the environment, then from the user's files, then from those of the project:
+// docs/configuration.md has the order and all names. What is blank counts as not
+// set.
 type ClientOptions struct {
-	// Provider creates the sandboxes. Default: SANDBOX_PROVIDER, else the
-	// service that credentials in the environment name, else "local".
+	// Profile is the part of the user's files that counts before their top level.
+	// Default: SANDBOX_PROFILE, else their default_profile, else none.
+	Profile string
+
+	// Provider creates the sandboxes. Default: SANDBOX_PROVIDER, else that of the
+	// files, else the service that an API key belongs to, else "local".
 	Provider string
+
+	// APIKey opens the service, for providers that have one. Default:
+	// SANDBOX_API_KEY, E2B_API_KEY, else that of credentials.toml.
+	APIKey Secret
+
+	// Where the service is. What is not set follows from what is, from the provider
+	// and from its region.
+	APIURL     string // control plane; https, or unix:/path; default: SANDBOX_API_URL, E2B_API_URL
+	Domain     string // of sandboxes, host[:port]; default: SANDBOX_DOMAIN, E2B_DOMAIN
+	SandboxURL string // where one address serves all sandboxes; default: SANDBOX_URL, E2B_SANDBOX_URL
+	Region     string // default: SANDBOX_REGION
 
 	StateDir string // default: SANDBOX_STATE_DIR, else the provider's
 	CacheDir string // default: SANDBOX_CACHE_DIR, else the provider's
@@ -69,7 +88,8 @@ type ClientOptions struct {
 
 // Client creates and finds sandboxes. It is safe for concurrent use.
 type Client struct {
-	opts ClientOptions // with defaults
+	opts ClientOptions // with defaults; without secrets
+	cfg  *config.Config
 	log  *slog.Logger
 	pool *poolSet
 
@@ -84,17 +104,19 @@ type Client struct {
 // killTimeout bounds every clean-up.
 const killTimeout = 30 * time.Second
 
-// NewClient makes a client. A nil o means all defaults; it is copied. Nothing is
-// started or asked yet. Errors: [ErrSettings] for a malformed variable or
-// option, [ErrUnknownProvider] for a provider that is not linked into the
-// program.
+// NewClient makes a client. A nil o means all defaults; it is copied. Settings
+// are read here, and only here; nothing is started or asked yet, except for the
+// command of an api_key_command. Errors: [ErrSettings] for malformed settings or
+// options, [ErrUnknownProvider] for a provider that is not linked into the
+// program, [ErrAuth] for a profile or key that can't be had.
 func NewClient(o *ClientOptions) (*Client, error) {
-	opts, err := o.withDefaults()
+	opts, cfg, err := o.withDefaults()
 	if err != nil {
 		return nil, err
 	}
 	c := &Client{
 		opts:      opts,
+		cfg:       cfg,
 		log:       opts.Logger,
 		providers: map[string]providers.Provider{},
 		handles:   map[*Sandbox]struct{}{},
@@ -102,6 +124,7 @@ func NewClient(o *ClientOptions) (*Client, error) {
 	if o != nil {
 		c.records = o.Logger
 	}
+	cfg.Report(c.log)
 	if _, err := c.provider(""); err != nil {
 		return nil, err
 	}
@@ -109,36 +132,24 @@ func NewClient(o *ClientOptions) (*Client, error) {
 	return c, nil
 }
 
-// withDefaults returns a private copy of o with what the environment adds.
-func (o *ClientOptions) withDefaults() (ClientOptions, error) {
+// withDefaults returns a private copy of o with what the settings add.
+func (o *ClientOptions) withDefaults() (ClientOptions, *config.Config, error) {
 	var c ClientOptions
 	if o != nil {
 		c = *o
 	}
-	env := settings{lookup: os.LookupEnv}
-	env.text(&c.StateDir, "SANDBOX_STATE_DIR")
-	env.text(&c.CacheDir, "SANDBOX_CACHE_DIR")
-	env.text(&c.WorkerBinary, "SANDBOX_WORKER_BINARY")
-	env.text(&c.Template, "SANDBOX_TEMPLATE")
-	env.duration(&c.Lifetime, "SANDBOX_LIFETIME")
-	env.duration(&c.RequestTimeout, "SANDBOX_HTTP_TIMEOUT")
-	env.duration(&c.CreateTimeout, "SANDBOX_CREATE_TIMEOUT")
-	debug := env.bool("SANDBOX_DEBUG")
-	if c.Provider == "" {
-		c.Provider = env.provider()
-	}
-	if c.Lifetime < 0 {
-		env.fail("Lifetime", c.Lifetime.String(), "a lifetime is positive; zero means the provider's default")
-	}
-	if c.CreateTimeout < 0 {
-		env.fail("CreateTimeout", c.CreateTimeout.String(), "a timeout is positive; zero means the default")
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-		if debug {
-			c.Logger = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	cfg, err := config.Load(config.Options{Overrides: c.overrides()})
+	for option, d := range map[string]time.Duration{"Lifetime": c.Lifetime, "CreateTimeout": c.CreateTimeout} {
+		if d < 0 {
+			err = errors.Join(err, errdefs.New("E8007", "read settings", option+"="+d.String()+": must be positive; zero means the default"))
 		}
 	}
+	if err != nil {
+		return c, nil, err
+	}
+	c.fill(cfg)
+	c.APIKey = Secret{}
+	c.Logger = logger(c.Logger, cfg)
 	if c.Secrets == nil {
 		c.Secrets = Environment{}
 	}
@@ -148,7 +159,7 @@ func (o *ClientOptions) withDefaults() (ClientOptions, error) {
 	if c.Stderr == nil {
 		c.Stderr = os.Stderr
 	}
-	return c, errors.Join(env.errs...)
+	return c, cfg, nil
 }
 
 // Provider is the name of the client's provider.
@@ -215,32 +226,43 @@ func (c *Client) provider(name string) (providers.Provider, error) {
 	if p := c.providers[name]; p != nil {
 		return p, nil
 	}
-	p, err := providers.Open(name, providers.Config{
-		StateDir: c.opts.StateDir,
-		CacheDir: c.opts.CacheDir,
-		Logger:   c.log,
-	})
+	p, err := c.open(name)
 	if err != nil {
-		return nil, explainProvider(name, err)
+		return nil, err
 	}
 	c.providers[name] = p
 	return p, nil
 }
 
+// open makes a provider. Whether it is part of the program is found before
+// what is said about it.
+func (c *Client) open(name string) (providers.Provider, error) {
+	if !slices.Contains(providers.Names(), name) {
+		_, err := providers.Open(name, providers.Config{})
+		return nil, c.explainProvider(name, err)
+	}
+	settings, err := c.providerSettings(name)
+	if err != nil {
+		return nil, err
+	}
+	return providers.Open(name, providers.Config{StateDir: c.opts.StateDir, CacheDir: c.opts.CacheDir, Logger: c.log, Settings: settings})
+}
+
 // explainProvider adds what a reader needs who never asked for a provider.
-func explainProvider(name string, err error) error {
+func (c *Client) explainProvider(name string, err error) error {
 	e, ok := errors.AsType[*Error](err)
-	if !ok || e.Code != "E8001" || strings.TrimSpace(os.Getenv("SANDBOX_PROVIDER")) != "" {
+	if !ok || e.Code != "E8001" || c.cfg.Value("provider").IsSet() {
 		return err
 	}
-	if v := credentialOf(name, os.LookupEnv); v != "" {
-		return &Error{
-			Code: e.Code, Op: e.Op, Err: e.Err,
-			Message:    v + " is set and names provider " + strconv.Quote(name) + ", but it is not part of this program; linked are: " + strings.Join(providers.Names(), ", "),
-			Suggestion: "set SANDBOX_PROVIDER=local to use sandboxes of this machine, or remove " + v,
-		}
+	chosen, reason := c.cfg.Provider()
+	if chosen != name {
+		return err
 	}
-	return err
+	return &Error{
+		Code: e.Code, Op: e.Op, Err: e.Err,
+		Message:    "provider " + strconv.Quote(name) + " is chosen by " + reason + ", but it is not part of this program; linked are: " + strings.Join(providers.Names(), ", "),
+		Suggestion: "set SANDBOX_PROVIDER=local to use sandboxes of this machine, or remove what chooses " + name,
+	}
 }
 
 func errClientClosed() error {

@@ -40,7 +40,7 @@ func TestChooseProvider(t *testing.T) {
 			for k, v := range c.env {
 				t.Setenv(k, v)
 			}
-			o, err := (*ClientOptions)(nil).withDefaults()
+			o, _, err := (*ClientOptions)(nil).withDefaults()
 			if err != nil || o.Provider != c.want {
 				t.Errorf("got %q, %v; want %q", o.Provider, err, c.want)
 			}
@@ -54,9 +54,9 @@ func TestProviderThatIsNotThere(t *testing.T) {
 	if !errors.Is(err, ErrUnknownProvider) || !strings.Contains(err.Error(), `"lokal"`) || !strings.Contains(err.Error(), "local") {
 		t.Errorf("got %v", err)
 	}
-	t.Setenv("E2B_API_KEY", "e2b_0123456789secret")
+	t.Setenv("OPEN_SANDBOX_API_KEY", "0123456789secret")
 	_, err = NewClient(nil)
-	if !errors.Is(err, ErrUnknownProvider) || !strings.Contains(err.Error(), "E2B_API_KEY") || strings.Contains(err.Error(), "0123456789") {
+	if !errors.Is(err, ErrUnknownProvider) || !strings.Contains(err.Error(), "OPEN_SANDBOX_API_KEY") || strings.Contains(err.Error(), "0123456789") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -66,7 +66,7 @@ func TestSettings(t *testing.T) {
 	t.Setenv("SANDBOX_LIFETIME", " 90 ")
 	t.Setenv("SANDBOX_HTTP_TIMEOUT", "1m30s")
 	t.Setenv("SANDBOX_TEMPLATE", "base")
-	o, err := (&ClientOptions{CreateTimeout: time.Second}).withDefaults()
+	o, _, err := (&ClientOptions{CreateTimeout: time.Second}).withDefaults()
 	if err != nil || o.Lifetime != 90*time.Second || o.RequestTimeout != 90*time.Second || o.Template != "base" || o.CreateTimeout != time.Second {
 		t.Errorf("got %+v, %v", o, err)
 	}

@@ -1,118 +1,93 @@
 package sandboxfn
 
 import (
-	"fmt"
-	"slices"
-	"strconv"
-	"strings"
+	"log/slog"
+	"os"
 	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/config"
+	"github.com/agent-sandbox/sandbox-go/internal/redact"
+	"github.com/agent-sandbox/sandbox-go/internal/version"
 )
 
-// settings reads the environment and collects what is wrong with it.
-type settings struct {
-	lookup func(string) (string, bool)
-	errs   []error
-}
-
-// get is the trimmed value of a variable; blank counts as not set.
-func (s *settings) get(name string) string {
-	v, _ := s.lookup(name)
-	return strings.TrimSpace(v)
-}
-
-func (s *settings) text(field *string, name string) {
-	if *field == "" {
-		*field = s.get(name)
+// overrides are the options that stand for settings.
+func (o *ClientOptions) overrides() map[string]config.Override {
+	out := map[string]config.Override{}
+	text := func(key, option, v string) {
+		out[key] = config.Override{Text: v, Source: "option " + option}
 	}
-}
-
-// duration reads Go's form or a bare number of seconds.
-func (s *settings) duration(field *time.Duration, name string) {
-	v := s.get(name)
-	if *field != 0 || v == "" {
-		return
-	}
-	d, err := time.ParseDuration(v)
-	if err != nil {
-		secs, err := strconv.ParseInt(v, 10, 32)
-		if err != nil {
-			s.fail(name, v, "not a duration; write 90s, 5m or a number of seconds")
-			return
-		}
-		d = time.Duration(secs) * time.Second
-	}
-	if d <= 0 {
-		s.fail(name, v, "must be positive; leave it unset for the default")
-		return
-	}
-	*field = d
-}
-
-func (s *settings) bool(name string) bool {
-	switch v := strings.ToLower(s.get(name)); v {
-	case "1", "true", "yes", "on":
-		return true
-	case "", "0", "false", "no", "off":
-		return false
-	default:
-		s.fail(name, v, "not a switch; write on or off")
-		return false
-	}
-}
-
-func (s *settings) fail(name, value, why string) {
-	s.errs = append(s.errs, &Error{
-		Code: "E8007", Op: "read settings",
-		Message: fmt.Sprintf("%s=%q: %s", name, value, why),
-	})
-}
-
-// credentials name the services whose keys choose a provider, first match first.
-var credentials = []struct{ provider, variable string }{
-	{"e2b", "SANDBOX_API_KEY"},
-	{"e2b", "E2B_API_KEY"},
-	{"opensandbox", "OPEN_SANDBOX_API_KEY"},
-	{"opensandbox", "OPEN_SANDBOX_DOMAIN"},
-}
-
-// provider chooses: the explicit variable, else what credentials name, else local.
-func (s *settings) provider() string {
-	if v := s.get("SANDBOX_PROVIDER"); v != "" {
-		return v
-	}
-	for _, c := range credentials {
-		if s.get(c.variable) == "" {
-			continue
-		}
-		if c.provider == "e2b" && s.isAlibaba() {
-			return "fc"
-		}
-		return c.provider
-	}
-	return "local"
-}
-
-// isAlibaba reports whether a region or an address says that the key is one of
-// Alibaba's, whose keys may look like E2B's.
-func (s *settings) isAlibaba() bool {
-	for _, name := range []string{"SANDBOX_URL", "SANDBOX_API_URL", "SANDBOX_DOMAIN", "E2B_SANDBOX_URL", "E2B_API_URL", "E2B_DOMAIN"} {
-		if v := s.get(name); v != "" {
-			return strings.Contains(v, "aliyuncs.com")
+	text("profile", "Profile", o.Profile)
+	text("provider", "Provider", o.Provider)
+	text("api_key", "APIKey", o.APIKey.Reveal())
+	text("api_url", "APIURL", o.APIURL)
+	text("domain", "Domain", o.Domain)
+	text("sandbox_url", "SandboxURL", o.SandboxURL)
+	text("region", "Region", o.Region)
+	text("state_dir", "StateDir", o.StateDir)
+	text("cache_dir", "CacheDir", o.CacheDir)
+	text("worker_binary", "WorkerBinary", o.WorkerBinary)
+	text("template", "Template", o.Template)
+	for _, d := range []struct {
+		key, option string
+		value       time.Duration
+	}{{"lifetime", "Lifetime", o.Lifetime}, {"http_timeout", "RequestTimeout", o.RequestTimeout}, {"create_timeout", "CreateTimeout", o.CreateTimeout}} {
+		if d.value != 0 {
+			text(d.key, d.option, d.value.String())
 		}
 	}
-	return slices.ContainsFunc([]string{"SANDBOX_REGION", "ALIBABA_CLOUD_REGION_ID", "ALICLOUD_REGION"}, func(n string) bool { return s.get(n) != "" })
+	return out
 }
 
-// credentialOf is the variable that made provider name be chosen, or "".
-func credentialOf(name string, lookup func(string) (string, bool)) string {
-	s := settings{lookup: lookup}
-	if s.provider() != name {
-		return ""
-	}
-	for _, c := range credentials {
-		if s.get(c.variable) != "" {
-			return c.variable
+// fill sets the options that are not set to what the settings say.
+func (o *ClientOptions) fill(cfg *config.Config) {
+	for key, field := range map[string]*string{
+		"state_dir": &o.StateDir, "cache_dir": &o.CacheDir, "worker_binary": &o.WorkerBinary, "template": &o.Template,
+	} {
+		if *field == "" {
+			*field = cfg.Text(key)
 		}
 	}
-	return ""
+	for key, field := range map[string]*time.Duration{
+		"lifetime": &o.Lifetime, "http_timeout": &o.RequestTimeout, "create_timeout": &o.CreateTimeout,
+	} {
+		if *field == 0 {
+			*field = cfg.Duration(key)
+		}
+	}
+	if o.Provider == "" {
+		o.Provider, _ = cfg.Provider()
+	}
+	o.Profile = cfg.Profile()
+}
+
+// logger is what the client writes records to: l, or what the settings ask
+// for. No secret passes it.
+func logger(l *slog.Logger, cfg *config.Config) *slog.Logger {
+	if l != nil {
+		return redact.Logger(l)
+	}
+	level := cfg.Value("log.level")
+	opts := &slog.HandlerOptions{Level: slog.LevelDebug}
+	if !cfg.Bool("debug") {
+		if level.Text() == "" {
+			return slog.New(slog.DiscardHandler)
+		}
+		var at slog.Level
+		at.UnmarshalText([]byte(level.Text())) // one of the table's
+		opts.Level = at
+	}
+	if cfg.Text("log.format") == "json" {
+		return redact.Logger(slog.New(slog.NewJSONHandler(os.Stderr, opts)))
+	}
+	return redact.Logger(slog.New(slog.NewTextHandler(os.Stderr, opts)))
+}
+
+// providerSettings are what provider name needs to know.
+func (c *Client) providerSettings(name string) (map[string]string, error) {
+	s, err := c.cfg.ProviderSettings(name)
+	if err != nil || len(s) == 0 {
+		return nil, err
+	}
+	s["user_agent"] = "sandbox-go/" + version.String()
+	return s, nil
 }

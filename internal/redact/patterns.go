@@ -34,8 +34,19 @@ type pattern struct {
 	replace string
 }
 
-// compiled is made at first use: programs that show nothing don't pay for it.
-var compiled = sync.OnceValue(func() []pattern {
+// lazily is made at first use: programs that show nothing don't pay for it.
+var lazily struct {
+	once      sync.Once
+	patterns  []pattern
+	secretKey *regexp.Regexp
+}
+
+func compile() {
+	lazily.patterns = allPatterns()
+	lazily.secretKey = regexp.MustCompile(`(?i)` + secretWords)
+}
+
+func allPatterns() []pattern {
 	var headers []string // of one word; the others take the rest of the line
 	var hints []string
 	for _, h := range secretHeaders {
@@ -59,11 +70,12 @@ var compiled = sync.OnceValue(func() []pattern {
 		// The same in JSON that was quoted in a text.
 		{[]string{`\"`}, regexp.MustCompile(`(?i)(\\"[^"\\]{0,64}(?:` + secretWords + `)[^"\\]{0,64}\\"\s*:\s*)\\"[^"\\]*(?:\\")?`), `${1}\"` + Mask + `\"`},
 	}
-})
+}
 
 func patterns(text string) string {
+	lazily.once.Do(compile)
 	lower := strings.ToLower(text)
-	for _, p := range compiled() {
+	for _, p := range lazily.patterns {
 		for _, h := range p.hints {
 			if strings.Contains(lower, h) {
 				text = p.re.ReplaceAllString(text, p.replace)
@@ -74,7 +86,8 @@ func patterns(text string) string {
 	return text
 }
 
-var secretKey = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`(?i)` + secretWords) })
-
 // isSecretKey reports whether the value below a key of a log record is secret.
-func isSecretKey(key string) bool { return isSecretHeader(key) || secretKey().MatchString(key) }
+func isSecretKey(key string) bool {
+	lazily.once.Do(compile)
+	return isSecretHeader(key) || lazily.secretKey.MatchString(key)
+}

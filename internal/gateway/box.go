@@ -51,6 +51,7 @@ type record struct {
 	MemoryMiB  int64             `json:"memoryMiB"`
 	DiskMiB    int64             `json:"diskMiB"`
 	Events     []event           `json:"events,omitempty"`
+	Standing   bool              `json:"-"` // nobody's, without an end of its own
 }
 
 // box is one sandbox of the gateway.

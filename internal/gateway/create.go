@@ -264,37 +264,37 @@ func (s *Server) make(ctx context.Context, rec *record, req *providers.CreateReq
 	if err != nil {
 		return nil, err
 	}
-	s.mu.Lock()
-	before := s.boxes[sb.ID]
-	s.mu.Unlock()
-	if before != nil { // a repetition
-		return before, nil
-	}
 	rec.fill(sb)
 	b := newBox(rec)
 	b.seen(sb)
-	b.noteLocked("info", "sandbox created")
-	if err := s.store.save(&b.rec); err != nil {
-		return nil, s.undo(ctx, sb.ID, err)
-	}
+	b.noteLocked("info", "sandbox created") // nobody else has it yet
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if before := s.boxes[b.id]; before != nil { // of the same moment
+	if before := s.boxes[b.id]; before != nil { // a repetition
+		s.mu.Unlock()
 		return before, nil
 	}
 	s.boxes[b.id] = b
 	s.armLocked(b)
+	s.mu.Unlock()
+	if rec.Owner == nobody {
+		return b, nil
+	}
+	r := b.snapshot()
+	if err := s.store.save(&r); err != nil {
+		return nil, s.undo(ctx, b, err)
+	}
 	s.log.InfoContext(ctx, "sandbox created", "sandbox_id", b.id, "template", rec.TemplateID)
 	return b, nil
 }
 
 // undo kills a sandbox whose creation cannot be completed.
-func (s *Server) undo(ctx context.Context, id string, why error) error {
+func (s *Server) undo(ctx context.Context, b *box, why error) error {
 	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killLimit)
 	defer cancel()
-	if err := s.opts.Provider.Kill(kctx, id); err != nil {
-		s.log.WarnContext(ctx, "sandbox not killed", "sandbox_id", id, "err", err)
+	if err := s.opts.Provider.Kill(kctx, b.id); err != nil {
+		s.log.WarnContext(ctx, "sandbox not killed", "sandbox_id", b.id, "err", err)
 	}
+	s.forget(b, nil)
 	return fmt.Errorf("keep the record of the sandbox: %w", why)
 }
 

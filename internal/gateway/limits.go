@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"crypto/tls"
+	"errors"
 	"net"
 	"net/http"
 	"sync"
@@ -101,6 +102,34 @@ func (cs *connections) admit(c net.Conn) bool {
 	return true
 }
 
+const (
+	acceptPause = 50 * time.Millisecond // when no connection can be accepted for a moment
+	dialLimit   = 30 * time.Second
+)
+
+// isTemporary reports whether accepting may work again: too many files are
+// open, or the client has gone already.
+func isTemporary(err error) bool {
+	for _, e := range []error{unix.EMFILE, unix.ENFILE, unix.ENOMEM, unix.ENOBUFS, unix.ECONNABORTED} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
+
+// pause waits; it reports false when ctx ends first.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
 // closeNow closes a connection without the farewell of TLS, for which a client
 // that does not read could make us wait.
 func closeNow(c net.Conn) {
@@ -159,6 +188,20 @@ func (cs *connections) context(ctx context.Context, c net.Conn) context.Context 
 		return context.WithValue(ctx, connectionKey{}, k)
 	}
 	return ctx
+}
+
+// busy marks a connection that no http.Server follows, until done.
+func (cs *connections) busy(c net.Conn) (done func()) {
+	cs.mu.Lock()
+	k := cs.all[c]
+	if k != nil {
+		k.hijacked = true
+	}
+	cs.mu.Unlock()
+	if k == nil { // it gave way to another already
+		return func() {}
+	}
+	return cs.serve(context.WithValue(context.Background(), connectionKey{}, k))
 }
 
 // serve marks a connection as busy until done.

@@ -64,6 +64,8 @@ type Server struct {
 	limits  limits
 	conns   *connections
 
+	standing *standing
+
 	mu       sync.Mutex
 	boxes    map[string]*box // guarded by mu
 	ended    ended           // guarded by mu
@@ -125,6 +127,7 @@ func New(o *Options) (*Server, error) {
 	}
 	s.conns = newConnections(s.limits.conns)
 	s.forward = newForwarder(s)
+	s.standing = &standing{s: s}
 	s.handler = s.routes()
 	s.http = &http.Server{
 		Handler:           s.handler,
@@ -177,6 +180,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		b.cutAll(errShutdown) // also what has changed to another protocol
 	}
 	s.wg.Wait()
+	s.endStanding(ctx)
 	s.forward.close()
 	s.store.close()
 	return err

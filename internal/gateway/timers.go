@@ -17,7 +17,7 @@ func (s *Server) armLocked(b *box) {
 		b.timer.Stop()
 		b.timer = nil
 	}
-	if s.closed || b.gone || b.rec.Phase != phaseRunning && b.rec.Phase != phasePaused {
+	if s.closed || b.gone || b.rec.Standing || b.rec.Phase != phaseRunning && b.rec.Phase != phasePaused {
 		return
 	}
 	d := time.Until(b.rec.End)

@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -37,6 +38,8 @@ type serveFlags struct {
 	templates    texts
 	insecure     bool
 	verbose      bool
+	debug        bool
+	debugPorts   ports
 }
 
 // texts collects a flag that may be given several times.
@@ -44,6 +47,20 @@ type texts []string
 
 func (t *texts) String() string     { return strings.Join(*t, " ") }
 func (t *texts) Set(v string) error { *t = append(*t, v); return nil }
+
+// ports collects a flag with a port that may be given several times.
+type ports []int
+
+func (p *ports) String() string { return fmt.Sprint([]int(*p)) }
+
+func (p *ports) Set(v string) error {
+	n, err := strconv.Atoi(v)
+	if err != nil || n < 1 || n > 65535 {
+		return errors.New("not a port from 1 to 65535")
+	}
+	*p = append(*p, n)
+	return nil
+}
 
 func parseServe(args []string, stderr io.Writer) (*serveFlags, error) {
 	f := &serveFlags{}
@@ -59,12 +76,18 @@ func parseServe(args []string, stderr io.Writer) (*serveFlags, error) {
 	fs.IntVar(&f.maxSandboxes, "max-sandboxes", 1000, "sandboxes at one time, of all keys")
 	fs.Var(&f.templates, "template", "further `name` of the template base; may be repeated")
 	fs.BoolVar(&f.insecure, "insecure", false, "allow an address that others can reach without TLS")
+	fs.BoolVar(&f.debug, "debug-sandbox", false, "serve a standing sandbox on port 49983 of this machine, without any key, for E2B_DEBUG=true")
+	fs.Var(&f.debugPorts, "debug-port", "further `port` of the standing sandbox to serve at the same number here; may be repeated")
 	fs.BoolVar(&f.verbose, "verbose", false, "log every step")
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
 	if fs.NArg() > 0 {
 		fmt.Fprintf(stderr, "sandboxd serve: unexpected argument %q\n", fs.Arg(0))
+		return nil, errUsage
+	}
+	if len(f.debugPorts) > 0 && !f.debug {
+		fmt.Fprintln(stderr, "sandboxd serve: --debug-port needs --debug-sandbox")
 		return nil, errUsage
 	}
 	if len(f.listen) == 0 {
@@ -114,6 +137,15 @@ func (f *serveFlags) run(stdout, stderr io.Writer, signals <-chan os.Signal) (er
 			l.Close()
 		}
 	}()
+	debug, err := f.debugListeners()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		for _, d := range debug {
+			d.Close()
+		}
+	}()
 	p, err := local.New(providers.Config{StateDir: f.state, Logger: log})
 	if err != nil {
 		return err
@@ -136,7 +168,8 @@ func (f *serveFlags) run(stdout, stderr io.Writer, signals <-chan os.Signal) (er
 		g.Shutdown(context.Background())
 		return err
 	}
-	return serveAll(g, listeners, f.listen, stderr, signals)
+	a := &server{gateway: g, listeners: listeners, names: f.listen, debug: debug, stderr: stderr}
+	return a.serve(signals)
 }
 
 func (f *serveFlags) templateNames() map[string]string {
@@ -161,23 +194,36 @@ func firstKey(keys *gateway.Keys, stdout io.Writer) error {
 	return err
 }
 
-// serveAll serves until the first signal, which lets requests end, or the
-// second, which ends the program at once.
-func serveAll(g *gateway.Server, listeners []net.Listener, names []string, stderr io.Writer, signals <-chan os.Signal) error {
-	failed := make(chan error, len(listeners))
+// server is a gateway with all its listeners.
+type server struct {
+	gateway   *gateway.Server
+	listeners []net.Listener
+	names     []string // of listeners, as they were asked for
+	debug     []debugListener
+	stderr    io.Writer
+}
+
+// serve serves until the first signal, which lets requests end, or the second,
+// which ends the program at once.
+func (s *server) serve(signals <-chan os.Signal) error {
+	failed := make(chan error, len(s.listeners)+len(s.debug))
 	var wg sync.WaitGroup
-	for i, l := range listeners {
-		fmt.Fprintln(stderr, "sandboxd: listening on", shown(l, names[i]))
-		wg.Go(func() { failed <- g.Serve(l) })
+	for i, l := range s.listeners {
+		fmt.Fprintln(s.stderr, "sandboxd: listening on", shown(l, s.names[i]))
+		wg.Go(func() { failed <- s.gateway.Serve(l) })
+	}
+	for _, d := range s.debug {
+		fmt.Fprintf(s.stderr, "sandboxd: warning: whoever can reach %s uses the standing sandbox without a key\n", d.Addr())
+		wg.Go(func() { failed <- s.gateway.ServeDebug(d, d.port) })
 	}
 	var err error
 	select {
 	case <-signals:
-		fmt.Fprintln(stderr, "sandboxd: shutting down; sandboxes live on. A second signal ends at once")
+		fmt.Fprintln(s.stderr, "sandboxd: shutting down; sandboxes live on. A second signal ends at once")
 	case err = <-failed:
 	}
 	done := make(chan struct{})
-	go func() {
+	go func() { // ends with done
 		select {
 		case <-signals:
 			os.Exit(statusError)
@@ -187,11 +233,45 @@ func serveAll(g *gateway.Server, listeners []net.Listener, names []string, stder
 	defer close(done)
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownGrace)
 	defer cancel()
-	if e := g.Shutdown(ctx); e != nil && err == nil {
+	if e := s.gateway.Shutdown(ctx); e != nil && err == nil {
 		err = e
 	}
 	wg.Wait()
 	return err
+}
+
+// debugListener is one address of a port of the standing sandbox.
+type debugListener struct {
+	net.Listener
+	port int
+}
+
+// debugPort is where SDKs in debug mode look for the runtime.
+const debugPort = 49983
+
+// debugListeners opens the ports of the standing sandbox on both loopback
+// addresses: "localhost" means either. A machine may lack that of IPv6.
+func (f *serveFlags) debugListeners() ([]debugListener, error) {
+	if !f.debug {
+		return nil, nil
+	}
+	var all []debugListener
+	for _, port := range append(ports{debugPort}, f.debugPorts...) {
+		for i, host := range []string{"127.0.0.1", "::1"} {
+			l, err := net.Listen("tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+			if err != nil && i > 0 && !errors.Is(err, syscall.EADDRINUSE) {
+				continue
+			}
+			if err != nil {
+				for _, d := range all {
+					d.Close()
+				}
+				return nil, &errdefs.Error{Code: "E8007", Op: "serve standing sandbox", Message: "port " + strconv.Itoa(port), Err: err}
+			}
+			all = append(all, debugListener{l, port})
+		}
+	}
+	return all, nil
 }
 
 // shown is an address as clients write it, with the port that was chosen.
@@ -267,6 +347,9 @@ func loopback(host string) bool {
 // serves any more is replaced.
 func listenUnix(path string) (net.Listener, error) {
 	const op = "listen"
+	if !strings.HasPrefix(path, "/") {
+		return nil, &errdefs.Error{Code: "E8007", Op: op, Message: fmt.Sprintf("unix:%s does not name an absolute path", path)}
+	}
 	path = "/" + strings.TrimLeft(path, "/")
 	if fi, err := os.Lstat(path); err == nil {
 		if fi.Mode().Type() != os.ModeSocket {

@@ -30,7 +30,7 @@ func (m *missed) Is(target error) bool { return target == errMissed }
 
 // change is one event of a watch.
 type change struct {
-	name string // relative to the watched folder; "." is that folder
+	name string // relative to the watched folder, as bytes; "." is that folder
 	kind pb.EventType
 }
 

@@ -26,14 +26,14 @@ func entryAt(dir int, name, p string, names *account.Names) (*pb.EntryInfo, erro
 	}
 	mode := goMode(st.Mode)
 	e := &pb.EntryInfo{
-		Name:         path.Base(p),
+		Name:         text(path.Base(p)),
 		Type:         typeOf(st.Mode),
-		Path:         p,
+		Path:         text(p),
 		Size:         st.Size,
 		Mode:         uint32(mode.Perm()),
 		Permissions:  mode.String(),
-		Owner:        names.User(st.Uid),
-		Group:        names.Group(st.Gid),
+		Owner:        text(names.User(st.Uid)),
+		Group:        text(names.Group(st.Gid)),
 		ModifiedTime: timestamppb.New(time.Unix(st.Mtim.Unix())),
 	}
 	switch st.Mode & unix.S_IFMT {
@@ -62,8 +62,12 @@ func describeTarget(e *pb.EntryInfo, dir int, name string) {
 	if err != nil || !strings.HasPrefix(target, "/") {
 		return
 	}
-	e.Type, e.Mode, e.SymlinkTarget = typeOf(st.Mode), uint32(goMode(st.Mode).Perm()), proto.String(target)
+	e.Type, e.Mode, e.SymlinkTarget = typeOf(st.Mode), uint32(goMode(st.Mode).Perm()), proto.String(text(target))
 }
+
+// text is s as the wire can carry it: a name that is not UTF-8 must not break the
+// answer about all the others.
+func text(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
 func typeOf(mode uint32) pb.FileType {
 	switch mode & unix.S_IFMT {

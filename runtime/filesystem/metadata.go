@@ -82,7 +82,7 @@ func readMetadata(p string) map[string]string {
 		if meta == nil {
 			meta = map[string]string{}
 		}
-		meta[key] = strings.ToValidUTF8(string(buf[:n]), "\uFFFD")
+		meta[key] = text(string(buf[:n]))
 	}
 	return meta
 }
@@ -101,7 +101,7 @@ func readMetadataNames(list func([]byte) (int, error)) map[string]bool {
 	keys := map[string]bool{}
 	for name := range strings.SplitSeq(string(buf[:n]), "\x00") {
 		if key, ok := strings.CutPrefix(name, metadataAttr); ok {
-			keys[strings.ToValidUTF8(key, "\uFFFD")] = true
+			keys[text(key)] = true
 		}
 	}
 	return keys

@@ -155,7 +155,7 @@ func (s *Service) RemoveWatcher(_ context.Context, req *connect.Request[pb.Remov
 func (s *Service) events(w *watcher, list []change, entries bool) ([]*pb.FilesystemEvent, error) {
 	out := make([]*pb.FilesystemEvent, len(list))
 	for i, c := range list {
-		out[i] = &pb.FilesystemEvent{Name: c.name, Type: c.kind}
+		out[i] = &pb.FilesystemEvent{Name: text(c.name), Type: c.kind}
 	}
 	if !entries || len(list) == 0 {
 		return out, nil
@@ -167,10 +167,10 @@ func (s *Service) events(w *watcher, list []change, entries bool) ([]*pb.Filesys
 		}
 		defer unix.Close(root)
 		names := s.opts.Users.Names()
-		for _, e := range out {
-			switch e.Type {
+		for i, c := range list {
+			switch c.kind {
 			case pb.EventType_EVENT_TYPE_CREATE, pb.EventType_EVENT_TYPE_WRITE, pb.EventType_EVENT_TYPE_CHMOD:
-				e.Entry = entryBelow(root, e.Name, w.path, names)
+				out[i].Entry = entryBelow(root, c.name, w.path, names)
 			}
 		}
 		return nil

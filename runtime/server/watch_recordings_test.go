@@ -247,7 +247,7 @@ func (w *watched) count() int {
 }
 
 // until waits for what has to come.
-func (w *watched) until(t *testing.T, what string, ok func() bool) {
+func (w *watched) until(t testing.TB, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for !ok() {

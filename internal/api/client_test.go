@@ -54,7 +54,7 @@ func answering(status int, body string) http.HandlerFunc {
 // ops are one call of each kind.
 var ops = map[string]func(context.Context, *Client) error{
 	"create": func(ctx context.Context, c *Client) error {
-		_, err := c.Create(ctx, &NewSandbox{TemplateID: "base"})
+		_, err := c.Create(ctx, &NewSandbox{TemplateID: "base"}, "r1", 0)
 		return err
 	},
 	"get":     func(ctx context.Context, c *Client) error { _, err := c.Get(ctx, "abc"); return err },
@@ -99,11 +99,11 @@ func TestRequests(t *testing.T) {
 		body    string
 	}{
 		{"create v1", V1, func(c *Client) error {
-			_, err := c.Create(t.Context(), &NewSandbox{TemplateID: "base", Timeout: &secs, Secure: &yes})
+			_, err := c.Create(t.Context(), &NewSandbox{TemplateID: "base", Timeout: &secs, Secure: &yes}, "", 0)
 			return err
 		}, "POST", "/sandboxes", `{"templateID":"base","timeout":90,"secure":true}`},
 		{"create v2", V2, func(c *Client) error {
-			_, err := c.Create(t.Context(), &NewSandbox{TemplateID: "base", Timeout: &secs})
+			_, err := c.Create(t.Context(), &NewSandbox{TemplateID: "base", Timeout: &secs}, "", 0)
 			return err
 		}, "POST", "/v2/sandboxes", `{"templateID":"base","timeout":90}`},
 		{"connect v1", V1, func(c *Client) error {
@@ -383,6 +383,31 @@ func TestCancel(t *testing.T) {
 		t.Error(err)
 	}
 	if err := ops["get"](ctx, cl); errdefs.CodeOf(err) != "E5004" || !Undone(err) {
+		t.Error(err)
+	}
+}
+
+// A creation that was under way when its context ended still tells what it made.
+func TestGrace(t *testing.T) {
+	in, out := make(chan struct{}), make(chan struct{})
+	cl, _ := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		in <- struct{}{}
+		select {
+		case <-out:
+			answering(201, `{"sandboxID":"abc"}`)(w, r)
+		case <-r.Context().Done():
+		}
+	}, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-in; cancel(); out <- struct{}{} }()
+	sb, err := cl.Create(ctx, &NewSandbox{}, "", 20*time.Second)
+	if err != nil || sb.SandboxID != "abc" || ctx.Err() == nil {
+		t.Errorf("%+v, %v", sb, err)
+	}
+	ctx, cancel = context.WithCancel(t.Context())
+	go func() { <-in; cancel() }()
+	if _, err := cl.Create(ctx, &NewSandbox{}, "", 50*time.Millisecond); !errors.Is(err, context.Canceled) || Undone(err) {
 		t.Error(err)
 	}
 }

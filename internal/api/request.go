@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
 	"net/http"
 	"net/http/httptrace"
@@ -37,6 +38,9 @@ type route struct {
 	create   bool   // it makes something
 	body     bool   // it carries options that may be refused
 	slow     bool   // it waits for a machine to start
+
+	requestID string        // identity of the creation; empty: none
+	grace     time.Duration // for an answer after ctx has ended
 }
 
 // answer is what is left of a successful response.
@@ -54,6 +58,9 @@ func (c *Client) do(ctx context.Context, rt *route, in, out any) (a *answer, rep
 		if payload, err = json.Marshal(in); err != nil {
 			return nil, false, errdefs.Wrap("E2011", rt.op, "the request cannot be written as JSON", err)
 		}
+	}
+	if ctx.Err() != nil {
+		return nil, false, c.broken(ctx, rt, ctx.Err(), false)
 	}
 	for n := 0; ; n++ {
 		if a, err = c.once(ctx, rt, payload, out); err == nil {
@@ -127,8 +134,25 @@ func (c *Client) bounded(ctx context.Context, rt *route) (context.Context, conte
 	return context.WithTimeoutCause(ctx, d, &requestTimeout{after: d})
 }
 
+// held is ctx, but for ending a while later.
+func held(ctx context.Context, grace time.Duration) (context.Context, func()) {
+	if grace <= 0 {
+		return ctx, func() {}
+	}
+	h, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
+	late := time.AfterFunc(math.MaxInt64, func() { cancel(context.Cause(ctx)) })
+	stop := context.AfterFunc(ctx, func() { late.Reset(grace) })
+	return h, func() {
+		stop()
+		late.Stop()
+		cancel(nil)
+	}
+}
+
 // once sends a request one time.
 func (c *Client) once(ctx context.Context, rt *route, payload []byte, out any) (*answer, error) {
+	ctx, release := held(ctx, rt.grace)
+	defer release()
 	ctx, cancel := c.bounded(ctx, rt)
 	defer cancel()
 	var sent atomic.Bool
@@ -183,6 +207,9 @@ func (c *Client) request(ctx context.Context, rt *route, payload []byte) (*http.
 	req.Header.Set("Accept", "application/json")
 	if payload != nil {
 		req.Header.Set("Content-Type", "application/json")
+	}
+	if rt.requestID != "" {
+		req.Header.Set(RequestHeader, rt.requestID)
 	}
 	return req, nil
 }

@@ -15,11 +15,29 @@ import (
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
+// RequestHeader names a creation. Servers of ours then make no second sandbox
+// for it; others ignore it.
+const RequestHeader = "Sandbox-Request-Id"
+
 // Create makes a sandbox. It is repeated only when the service certainly made
-// nothing; whether it did is [Undone] of the error.
-func (c *Client) Create(ctx context.Context, in *NewSandbox) (*Sandbox, error) {
-	rt := &route{op: "create sandbox", method: http.MethodPost, path: c.versioned("/sandboxes"), template: in.TemplateID, create: true, body: true, slow: true}
-	return c.sandbox(ctx, rt, in)
+// nothing; whether it did is [Undone] of the error. Nothing is sent when ctx has
+// ended. When it ends later, the request in flight gets grace to be answered,
+// because what it makes must be known to be removed: Create may then succeed
+// although ctx has ended. An empty requestID sends none.
+func (c *Client) Create(ctx context.Context, in *NewSandbox, requestID string, grace time.Duration) (*Sandbox, error) {
+	rt := &route{
+		op: "create sandbox", method: http.MethodPost, path: c.versioned("/sandboxes"), template: in.TemplateID,
+		create: true, body: true, slow: true, grace: grace, requestID: requestID,
+	}
+	var out Sandbox
+	a, _, err := c.do(ctx, rt, in, &out)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.check(rt, a, &out); err != nil {
+		return nil, err
+	}
+	return &out, nil
 }
 
 // Connect resumes a paused sandbox; of a running one it moves the end to the
@@ -42,18 +60,6 @@ func (c *Client) Connect(ctx context.Context, id string, in *Connect) (sb *Sandb
 		return nil, false, c.invalid(rt, a.status, "with another sandbox than asked for")
 	}
 	return &out, a.status == http.StatusCreated, nil
-}
-
-func (c *Client) sandbox(ctx context.Context, rt *route, in any) (*Sandbox, error) {
-	var out Sandbox
-	a, _, err := c.do(ctx, rt, in, &out)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.check(rt, a, &out); err != nil {
-		return nil, err
-	}
-	return &out, nil
 }
 
 func (c *Client) check(rt *route, a *answer, sb *Sandbox) error {

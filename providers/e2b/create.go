@@ -1,0 +1,429 @@
+package e2b
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/agent-sandbox/sandbox-go/internal/api"
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+const opCreate = "create sandbox"
+
+// Keys of the metadata by which a creation is found again. Callers never see
+// them.
+const (
+	metaPrefix  = "sandbox-go."
+	metaRequest = metaPrefix + "request" // CreateRequest.RequestID
+	metaDigest  = metaPrefix + "digest"  // of everything else in the request
+)
+
+// Create starts a sandbox and returns once its runtime answers. A repetition
+// with the same RequestID finds the sandbox that is there, which costs one
+// request; with other parameters it is E2011.
+//
+// An answer that is lost is looked up. What cannot be used, or comes after ctx
+// has ended, is killed before Create returns, within 30 s. The service's
+// templates decide sizes, users and directories: asking for those is E8004.
+func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*providers.Sandbox, error) {
+	done, err := p.begin(ctx, opCreate)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	fresh := req.RequestID == ""
+	if fresh {
+		req.RequestID = rand.Text()
+	}
+	o, err := p.order(req)
+	if err != nil {
+		return nil, err
+	}
+	if p.opts.debug {
+		return p.debugCreate(ctx, req)
+	}
+	if !fresh {
+		switch sb, err := p.repeated(ctx, o); {
+		case err != nil:
+			return nil, during(opCreate, err)
+		case sb != nil:
+			return sb, nil
+		}
+	}
+	sb, err := p.make(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	return p.settle(ctx, o, sb)
+}
+
+// order is a creation that was checked.
+type order struct {
+	body     *api.NewSandbox
+	id       string // of the request
+	digest   string
+	lifetime time.Duration
+}
+
+// order checks a request and says it in the words of the wire.
+func (p *Provider) order(req providers.CreateRequest) (*order, error) {
+	if err := p.checkCreate(&req); err != nil {
+		return nil, err
+	}
+	o := &order{id: req.RequestID, lifetime: req.Lifetime}
+	if o.lifetime == 0 {
+		o.lifetime = p.profile.Lifetime
+	}
+	if req.Template == "" {
+		req.Template = p.profile.Template
+	}
+	secs := api.Seconds(o.lifetime)
+	o.body = &api.NewSandbox{TemplateID: req.Template, Timeout: &secs, EnvVars: req.Env, Metadata: map[string]string{}}
+	if p.profile.Secure && p.profile.Version == api.V1 {
+		yes := true
+		o.body.Secure = &yes
+	}
+	maps.Copy(o.body.Metadata, req.Metadata)
+	if err := p.network(o.body, req.Network); err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(o.body) // maps are sorted
+	if err != nil {
+		return nil, errdefs.Wrap("E2011", opCreate, "the request cannot be written as JSON", err)
+	}
+	sum := sha256.Sum256(text)
+	o.digest = hex.EncodeToString(sum[:16])
+	o.body.Metadata[metaRequest], o.body.Metadata[metaDigest] = o.id, o.digest
+	return o, nil
+}
+
+// checkCreate refuses, before any request, what the service cannot do.
+func (p *Provider) checkCreate(req *providers.CreateRequest) error {
+	bad := func(format string, args ...any) error {
+		return errdefs.New("E2011", opCreate, fmt.Sprintf(format, args...))
+	}
+	if err := checkLifetime(opCreate, req.Lifetime, true); err != nil {
+		return err
+	}
+	if len(req.RequestID) > 128 || strings.ContainsFunc(req.RequestID, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		return bad("the request id is longer than 128 bytes, or holds more than visible ASCII")
+	}
+	texts := []string{req.Template}
+	for _, m := range []map[string]string{req.Env, req.Metadata} {
+		for k, v := range m {
+			if k == "" {
+				return bad("a name among the variables or the metadata is empty")
+			}
+			texts = append(texts, k, v)
+		}
+	}
+	for k := range req.Metadata {
+		if strings.HasPrefix(k, metaPrefix) {
+			return bad("metadata %q: keys that start with %s are reserved", clip(k), metaPrefix)
+		}
+	}
+	for _, s := range texts {
+		if !utf8.ValidString(s) || strings.ContainsRune(s, 0) {
+			return bad("%q is not UTF-8, or holds a NUL byte", clip(s))
+		}
+	}
+	if len(req.Require) > 0 {
+		return &errdefs.Error{Code: "E2012", Op: opCreate, Message: fmt.Sprintf("provider %q cannot prove %s; nothing was created", p.profile.Name, strings.Join(req.Require, ", "))}
+	}
+	r := req.Resources
+	for _, c := range []struct {
+		asked      bool
+		what, hint string
+	}{
+		{req.Image != "", "make sandboxes from images", "build a template from the image, and name that"},
+		{r.GPU != "", "give GPUs", ""},
+		{r != providers.Resources{}, "set the size of a sandbox", "the template decides it: build one with the size you need, and leave CPU, memory, disk and processes unset"},
+		{len(req.Volumes) > 0, "mount volumes", ""},
+		{req.User != "", "set the default user", "name the user of each command"},
+		{req.WorkDir != "", "set the default directory", "name the directory of each command"},
+		{len(req.Artifacts) > 0, "show files of this machine inside", ""},
+	} {
+		if c.asked {
+			return p.cannot(opCreate, c.what, c.hint)
+		}
+	}
+	return nil
+}
+
+func (p *Provider) cannot(op, what, hint string) error {
+	return &errdefs.Error{Code: "E8004", Op: op, Message: fmt.Sprintf("provider %q cannot %s", p.profile.Name, what), Suggestion: hint}
+}
+
+// checkLifetime refuses what no life is. Zero may stand for the default.
+func checkLifetime(op string, d time.Duration, zero bool) error {
+	switch {
+	case d == 0 && zero, 0 < d && d <= time.Duration(1<<31-1)*time.Second:
+		return nil
+	case d > 0:
+		return errdefs.New("E2011", op, "lifetime "+d.String()+" is longer than the service can count")
+	}
+	return errdefs.New("E2011", op, "lifetime "+d.String()+" is not positive")
+}
+
+// network puts a policy into the body. "loopback" is "none": what listens inside
+// is always there.
+func (p *Provider) network(body *api.NewSandbox, n *providers.NetworkPolicy) error {
+	if n == nil {
+		return nil
+	}
+	internet := n.Mode == "all"
+	switch {
+	case n.Mode == "none", n.Mode == "loopback", n.Mode == "all":
+		body.AllowInternetAccess = &internet
+		return nil
+	case n.Mode == "host":
+		return p.cannot(opCreate, "share the network of this machine", `use "all", or a list`)
+	case n.Mode != "list":
+		return errdefs.New("E2011", opCreate, fmt.Sprintf("no network mode %q", clip(n.Mode)))
+	case !p.profile.EgressLists:
+		return p.cannot(opCreate, "restrict the network to a list", `use "none" or "all"`)
+	}
+	for _, a := range n.Allow {
+		if hasPort(a) {
+			return p.cannot(opCreate, fmt.Sprintf("restrict the network to a port, as in %q", clip(a)), "leave the port out")
+		}
+	}
+	body.Network = &api.Network{AllowOut: slices.Clone(n.Allow), DenyOut: []string{"0.0.0.0/0"}}
+	return nil
+}
+
+// hasPort tells "host:80" and "10.0.0.0/8:80" from an address of IPv6.
+func hasPort(a string) bool {
+	if strings.Contains(a, "]") {
+		return !strings.HasSuffix(a, "]")
+	}
+	return strings.Count(a, ":") == 1
+}
+
+// make sends the creation. An answer that was lost is looked up.
+func (p *Provider) make(ctx context.Context, o *order) (*api.Sandbox, error) {
+	sb, err := p.api.Create(ctx, o.body, o.id, answerGrace)
+	if err == nil && ctx.Err() == nil {
+		return sb, nil
+	}
+	if ctx.Err() != nil {
+		why := cancelled(ctx, opCreate)
+		switch {
+		case err == nil:
+			return nil, errors.Join(why, p.remove(ctx, sb.SandboxID))
+		case api.Undone(err):
+			return nil, why
+		}
+		return nil, errors.Join(why, p.removeLost(ctx, o))
+	}
+	if api.Undone(err) || errdefs.CodeOf(err) == "E2011" || errdefs.CodeOf(err) == "E2001" {
+		return nil, err
+	}
+	p.log.WarnContext(ctx, "the answer to a creation is lost, looking for the sandbox", "provider", p.profile.Name, "err", err)
+	found, ferr := p.lost(ctx, o, p.profile.ListLag)
+	switch {
+	case ctx.Err() != nil:
+		return nil, errors.Join(cancelled(ctx, opCreate), p.removeLost(ctx, o))
+	case ferr != nil, found == nil:
+		return nil, err // the first failure says more
+	}
+	sb, _, cerr := p.api.Connect(ctx, found.SandboxID, &api.Connect{Timeout: o.body.Timeout})
+	if cerr != nil {
+		return nil, errors.Join(err, during(opCreate, cerr), p.remove(ctx, found.SandboxID))
+	}
+	return sb, nil
+}
+
+// lost looks for the sandbox of a creation, for as long as lists may lag. Nil:
+// there is none.
+func (p *Provider) lost(ctx context.Context, o *order, lag time.Duration) (*api.ListedSandbox, error) {
+	end := time.Now().Add(lag)
+	for {
+		page, _, err := p.api.List(ctx, &api.Query{Metadata: map[string]string{metaRequest: o.id}, States: bothStates})
+		if err != nil {
+			return nil, err
+		}
+		for i := range page {
+			if page[i].Metadata[metaRequest] == o.id { // servers may not filter
+				return &page[i], nil
+			}
+		}
+		if !time.Now().Before(end) {
+			return nil, nil
+		}
+		t := time.NewTimer(250 * time.Millisecond)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return nil, cancelled(ctx, opCreate)
+		}
+	}
+}
+
+// repeated answers a creation whose sandbox is there already. Nil: it is not.
+func (p *Provider) repeated(ctx context.Context, o *order) (*providers.Sandbox, error) {
+	found, err := p.lost(ctx, o, 0)
+	if err != nil || found == nil {
+		return nil, err
+	}
+	if found.Metadata[metaDigest] != o.digest {
+		return nil, &errdefs.Error{
+			Code: "E2011", Op: opCreate,
+			Message:    "request id was used before, with other parameters, for sandbox " + found.SandboxID,
+			Suggestion: "use a new request id for every creation that is not a repetition",
+		}
+	}
+	return p.connect(ctx, opCreate, found.SandboxID, 0)
+}
+
+// settle turns the answer of the service into a sandbox that can be used, or
+// removes it.
+func (p *Provider) settle(ctx context.Context, o *order, in *api.Sandbox) (*providers.Sandbox, error) {
+	now := time.Now()
+	fail := func(err error) (*providers.Sandbox, error) {
+		if rerr := p.remove(ctx, in.SandboxID); rerr != nil {
+			return nil, errors.Join(err, rerr)
+		}
+		return nil, err
+	}
+	domain, err := p.domainOf(opCreate, in.SandboxID, in.Domain)
+	if err != nil {
+		return fail(err)
+	}
+	if olderThan(in.EnvdVersion, 0, 1, 0) {
+		return fail(&errdefs.Error{
+			Code: "E2004", Op: opCreate, Message: fmt.Sprintf("template %q holds envd %s, which is too old; the sandbox was removed", clip(o.body.TemplateID), clip(in.EnvdVersion)),
+			Suggestion: "build the template again",
+		})
+	}
+	f := p.known.learn(in, domain)
+	sb := p.describe(in, f)
+	sb.Template = templateOf(in.Alias, in.TemplateID, o.body.TemplateID)
+	sb.CreatedAt, sb.ExpiresAt = now, now.Add(o.lifetime)
+	sb.Metadata = visible(o.body.Metadata)
+	p.known.update(sb.ID, func(f *fact) { f.expires = sb.ExpiresAt })
+	last, ok := p.ready(ctx, sb.Data, p.testOnlyReadyLimit)
+	switch {
+	case ok:
+		return sb, nil
+	case ctx.Err() != nil:
+		return fail(cancelled(ctx, opCreate))
+	}
+	return fail(&errdefs.Error{
+		Code: "E2009", Op: opCreate,
+		Message: fmt.Sprintf("sandbox %s was created but did not become ready in %v: last answer %s from %s; it was removed", sb.ID, p.testOnlyReadyLimit, last, p.hostOf(sb.Data)),
+	})
+}
+
+// describe is the sandbox of an answer to create or connect, as running.
+func (p *Provider) describe(in *api.Sandbox, f fact) *providers.Sandbox {
+	return &providers.Sandbox{
+		ID: in.SandboxID, Provider: p.profile.Name, Template: templateOf(in.Alias, in.TemplateID, ""), State: providers.StateRunning,
+		Data: p.runtime(in.SandboxID, f), RuntimeVersion: versionOf(in.EnvdVersion), DefaultUser: userOf(in.EnvdVersion),
+	}
+}
+
+// remove kills a sandbox that nobody will use, also when ctx has ended.
+func (p *Provider) remove(ctx context.Context, id string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
+	defer cancel()
+	err := p.api.Kill(ctx, id)
+	if err == nil || errors.Is(err, errdefs.ErrNotFound) {
+		p.known.update(id, func(f *fact) { f.killed = true })
+		return nil
+	}
+	p.log.WarnContext(ctx, "sandbox not removed, it lives on until its time is over", "sandbox_id", id, "err", err)
+	return errdefs.Wrap("E8000", opCreate, "sandbox "+id+" could not be removed and lives on until its time is over", err)
+}
+
+// removeLost finds and kills what a creation made that nobody waits for.
+func (p *Provider) removeLost(ctx context.Context, o *order) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
+	defer cancel()
+	found, err := p.lost(ctx, o, p.profile.ListLag)
+	switch {
+	case err != nil:
+		p.log.WarnContext(ctx, "what a cancelled creation made was not found", "provider", p.profile.Name, "err", err)
+		return nil // the cancellation is what the caller asked for
+	case found == nil:
+		return nil
+	}
+	return p.remove(ctx, found.SandboxID)
+}
+
+// templateOf is the name of a template, as people know it.
+func templateOf(alias, id, asked string) string {
+	for _, s := range []string{alias, id} {
+		if s != "" {
+			return s
+		}
+	}
+	return asked
+}
+
+// visible is metadata without our own.
+func visible(m map[string]string) map[string]string {
+	out := map[string]string{}
+	for k, v := range m {
+		if !strings.HasPrefix(k, metaPrefix) {
+			out[k] = v
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+// versionOf is a version of envd; empty when it is none.
+func versionOf(s string) string {
+	if _, ok := parseVersion(s); !ok {
+		return ""
+	}
+	return s
+}
+
+// userOf is the user as whom old versions of envd must be told to act. Later
+// ones know by themselves.
+func userOf(version string) string {
+	if olderThan(version, 0, 4, 0) {
+		return "user"
+	}
+	return ""
+}
+
+// olderThan is false for what is no version.
+func olderThan(s string, want ...int) bool {
+	v, ok := parseVersion(s)
+	return ok && slices.Compare(v, want) < 0
+}
+
+func parseVersion(s string) ([]int, bool) {
+	core, _, _ := strings.Cut(s, "-")
+	parts := strings.Split(core, ".")
+	if len(parts) != 3 || len(s) > 64 {
+		return nil, false
+	}
+	var v []int
+	for _, part := range parts {
+		n, err := strconv.Atoi(part)
+		if err != nil || n < 0 {
+			return nil, false
+		}
+		v = append(v, n)
+	}
+	return v, true
+}

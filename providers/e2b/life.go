@@ -1,0 +1,161 @@
+package e2b
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/api"
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Connect returns a sandbox with its endpoint, and resumes it when it is paused:
+// then for the default lifetime, unless one is asked for.
+func (p *Provider) Connect(ctx context.Context, id string, req providers.ConnectRequest) (*providers.Sandbox, error) {
+	const op = "connect to sandbox"
+	if err := checkLifetime(op, req.Lifetime, true); err != nil {
+		return nil, err
+	}
+	done, err := p.begin(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return p.connect(ctx, op, id, req.Lifetime)
+}
+
+// Resume lets a paused sandbox go on. One that runs is returned as it is.
+func (p *Provider) Resume(ctx context.Context, id string, req providers.ConnectRequest) (*providers.Sandbox, error) {
+	return p.Connect(ctx, id, req)
+}
+
+func (p *Provider) connect(ctx context.Context, op, id string, d time.Duration) (*providers.Sandbox, error) {
+	before, err := p.get(ctx, op, id)
+	if err != nil || p.opts.debug {
+		return before, err
+	}
+	// The service takes a time always and moves the end to it, never to sooner:
+	// what is left leaves the end where it is.
+	life := d
+	switch {
+	case d == 0 && before.State == providers.StatePaused:
+		life = p.profile.Lifetime
+	case d == 0:
+		life = max(time.Until(before.ExpiresAt), time.Second)
+	}
+	secs := api.Seconds(life)
+	in, resumed, err := p.api.Connect(ctx, id, &api.Connect{Timeout: &secs})
+	if err != nil {
+		return nil, p.gone(op, id, err)
+	}
+	domain, err := p.domainOf(op, id, in.Domain)
+	if err != nil {
+		return nil, err
+	}
+	sb := p.describe(in, p.known.learn(in, domain))
+	if resumed {
+		if last, ok := p.ready(ctx, sb.Data, p.testOnlyReadyLimit); !ok {
+			if ctx.Err() != nil {
+				return nil, cancelled(ctx, op)
+			}
+			return nil, &errdefs.Error{
+				Code: "E2009", Op: op, Message: fmt.Sprintf("sandbox %s was resumed but does not answer: last answer %s from %s", id, last, p.hostOf(sb.Data)),
+				Suggestion: "try again, or kill it",
+			}
+		}
+	}
+	sb.Template, sb.CreatedAt, sb.Metadata, sb.Resources = before.Template, before.CreatedAt, before.Metadata, before.Resources
+	sb.ExpiresAt = before.ExpiresAt
+	if end := time.Now().Add(life); resumed || d != 0 && end.After(sb.ExpiresAt) {
+		sb.ExpiresAt = end
+	}
+	p.known.update(id, func(f *fact) { f.expires = sb.ExpiresAt })
+	return sb, nil
+}
+
+// SetLifetime moves the end to d from now. The service may move it less far, to
+// the account's maximum: the answer says where it is.
+func (p *Provider) SetLifetime(ctx context.Context, id string, d time.Duration) (*providers.Sandbox, error) {
+	const op = "set lifetime"
+	if err := checkLifetime(op, d, false); err != nil {
+		return nil, err
+	}
+	done, err := p.begin(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	if p.opts.debug {
+		return p.debugSandbox(), nil
+	}
+	if err := p.api.SetTimeout(ctx, id, d); err != nil {
+		return nil, p.gone(op, id, err)
+	}
+	return p.get(ctx, op, id)
+}
+
+// Kill stops a sandbox, also a paused one.
+func (p *Provider) Kill(ctx context.Context, id string) error {
+	done, err := p.begin(ctx, "kill sandbox")
+	if err != nil {
+		return err
+	}
+	defer done()
+	if p.opts.debug {
+		return nil
+	}
+	if err := p.api.Kill(ctx, id); err != nil {
+		return err
+	}
+	p.known.update(id, func(f *fact) { f.killed = true })
+	return nil
+}
+
+// Pause stops everything inside and keeps it, memory too.
+func (p *Provider) Pause(ctx context.Context, id string) error {
+	const op = "pause sandbox"
+	done, err := p.begin(ctx, op)
+	if err != nil {
+		return err
+	}
+	defer done()
+	if p.opts.debug {
+		return p.cannot(op, "pause in debug mode", "")
+	}
+	err = p.api.Pause(ctx, id)
+	switch status := api.Status(err); {
+	case err == nil:
+		return nil
+	case status == 409:
+		if sb, gerr := p.get(ctx, op, id); gerr == nil && sb.State == providers.StatePaused {
+			return &errdefs.Error{Code: "E2024", Op: op, Message: "sandbox " + id + " is paused already", Err: err}
+		} else if errors.Is(gerr, errdefs.ErrCreate) { // it is gone
+			return gerr
+		}
+		return err
+	case p.profile.PauseRefusals && (status == 400 || status == 403 || status == 404 || status == 405):
+		if _, gerr := p.get(ctx, op, id); gerr != nil {
+			return gerr // it is about the sandbox after all
+		}
+		cannot := p.cannot(op, "pause this sandbox", "ask for the account to be allowed to, or use a template of the second generation")
+		return errors.Join(cannot, err)
+	}
+	return p.gone(op, id, err)
+}
+
+// gone says more of a sandbox that is not there, where this process knows it.
+func (p *Provider) gone(op, id string, err error) error {
+	if errdefs.CodeOf(err) != "E2020" {
+		return during(op, err)
+	}
+	f, ok := p.known.get(id)
+	switch {
+	case ok && f.killed:
+		return &errdefs.Error{Code: "E2022", Op: op, Message: "sandbox " + id + " was killed by this program", Err: err}
+	case ok && !f.expires.IsZero() && !time.Now().Before(f.expires):
+		return &errdefs.Error{Code: "E2021", Op: op, Message: "sandbox " + id + " expired at " + f.expires.UTC().Format(time.RFC3339), Err: err}
+	}
+	return during(op, err)
+}

@@ -48,14 +48,16 @@ func FuzzDisposition(f *testing.F) {
 	})
 }
 
-func TestRefusesIdentity(t *testing.T) {
-	for header, want := range map[string]bool{
-		"": false, "gzip": false, "br": false, "*": false, "gzip;q=0": false, "identity": false, "identity;q=0.1": false,
-		"gzip, identity;q=0": true, "identity; q=0": true, "*;q=0": true, "gzip, *;q=0": true, "identity, *;q=0": false,
-		"identity;q=x": false, ",,;": false,
+func TestAccepted(t *testing.T) {
+	for header, want := range map[string]string{
+		"": "identity", "gzip": "both", "br": "identity", "*": "both", "gzip;q=0": "identity", "identity": "identity", "identity;q=0.1": "identity",
+		"gzip, identity;q=0": "gzip", "identity; q=0": "none", "*;q=0": "none", "gzip, *;q=0": "gzip", "identity, *;q=0": "identity",
+		"identity;q=x": "identity", ",,;": "identity", "GZIP;q=0.5, Identity": "both", "identity;q=0, *": "gzip", "gzip;q=NaN": "identity",
 	} {
-		if got := refusesIdentity(http.Header{"Accept-Encoding": {header}}); got != want {
-			t.Errorf("%q: got %v", header, got)
+		identity, zipped := accepted(http.Header{"Accept-Encoding": {header}})
+		got := map[[2]bool]string{{true, true}: "both", {true, false}: "identity", {false, true}: "gzip", {}: "none"}[[2]bool{identity, zipped}]
+		if got != want {
+			t.Errorf("%q: got %s, want %s", header, got, want)
 		}
 	}
 }
@@ -125,7 +127,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add("gzip;q=0.5, identity;q=0", "Kind", "value")
 	f.Add("*;q=0", "", "\xff")
 	f.Fuzz(func(t *testing.T, accept, key, value string) {
-		refusesIdentity(http.Header{"Accept-Encoding": {accept}})
+		accepted(http.Header{"Accept-Encoding": {accept}})
 		meta, err := metadataFrom(http.Header{metadataHeader + key: {value}})
 		if err == nil && (len(meta) != 1 || meta[strings.ToLower(key)] != value) {
 			t.Errorf("%q: %q became %v", key, value, meta)

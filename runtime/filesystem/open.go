@@ -94,15 +94,23 @@ func makeDirs(p string) (int, error) {
 
 func makeDir(dir int, name string) (int, error) {
 	err := unix.Mkdirat(dir, name, 0o755)
-	if err == nil {
-		// Whatever our file creation mask is.
-		err = unix.Fchmodat(dir, name, 0o755, 0)
-	}
-	// Somebody else may have been faster.
 	if err != nil && err != unix.EEXIST {
 		return -1, err
 	}
-	return openPath(dir, name, unix.O_DIRECTORY)
+	if err == unix.EEXIST { // somebody else was faster
+		return openPath(dir, name, unix.O_DIRECTORY)
+	}
+	fd, err := openPath(dir, name, unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	if err != nil {
+		return -1, err
+	}
+	// Whatever our file creation mask is; by descriptor, since the name may lead
+	// elsewhere by now.
+	if err := unix.Chmod(fdPath(fd), 0o755); err != nil {
+		unix.Close(fd)
+		return -1, err
+	}
+	return fd, nil
 }
 
 // firstElem takes the first name off an absolute clean path.

@@ -3,6 +3,7 @@
 package filesystem
 
 import (
+	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
@@ -66,11 +67,13 @@ func (s *Service) requestUser(r *http.Request) (*account.User, error) {
 	return s.named(&name)
 }
 
-// download answers a file, or ranges of it, as it is: never compressed, since
-// compressing large files that do not shrink takes more time than it saves.
+// download answers a file, or ranges of it, as it is, whatever compression the
+// client offers: compressing large files that do not shrink takes more time than
+// it saves. Only a client that refuses identity gets gzip.
 func (s *Service) download(w http.ResponseWriter, r *http.Request, u *account.User) {
-	if refusesIdentity(r.Header) {
-		fault.HTTP(w, http.StatusNotAcceptable, "E3006", "files are answered without compression only")
+	identity, zipped := accepted(r.Header)
+	if !identity && !zipped {
+		fault.HTTP(w, http.StatusNotAcceptable, "E3006", "files are answered as identity or gzip only")
 		return
 	}
 	p, err := u.Path(r.URL.Query().Get("path"), s.opts.WorkDir)
@@ -100,6 +103,10 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request, u *account.Us
 	w.Header().Add("Vary", "Accept-Encoding")
 	pw := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
 	defer pw.done()
+	if !identity {
+		sendZipped(pw, path.Base(p), f)
+		return
+	}
 	if st.Size == 0 && copyUnsized(pw, f) {
 		return
 	}
@@ -134,10 +141,29 @@ func copyUnsized(w http.ResponseWriter, f io.Reader) bool {
 // errTooLong never reaches a client: the answer is cut short.
 var errTooLong = errors.New("more content than a file without a size may have")
 
-// refusesIdentity reports whether the request rules out an answer without
-// compression, RFC 9110 section 12.5.3.
-func refusesIdentity(h http.Header) bool {
-	identity, others := -1.0, -1.0
+// sendZipped answers a whole file, without the headers of one that can be had in
+// ranges.
+func sendZipped(w http.ResponseWriter, name string, f io.Reader) {
+	contentType := mime.TypeByExtension(path.Ext(name))
+	if contentType == "" {
+		contentType = "application/octet-stream"
+	}
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Content-Encoding", "gzip")
+	z := gzip.NewWriter(w)
+	_, err := io.Copy(z, f)
+	if err == nil {
+		err = z.Close()
+	}
+	if err != nil {
+		panic(http.ErrAbortHandler) // the status is sent
+	}
+}
+
+// accepted reports which of the two encodings the request allows, RFC 9110
+// section 12.5.3.
+func accepted(h http.Header) (identity, zipped bool) {
+	qualities := map[string]float64{}
 	for _, line := range h.Values("Accept-Encoding") {
 		for item := range strings.SplitSeq(line, ",") {
 			name, params, _ := strings.Cut(item, ";")
@@ -147,15 +173,18 @@ func refusesIdentity(h http.Header) bool {
 					q = f
 				}
 			}
-			switch strings.ToLower(strings.TrimSpace(name)) {
-			case "identity":
-				identity = q
-			case "*":
-				others = q
-			}
+			qualities[strings.ToLower(strings.TrimSpace(name))] = q
 		}
 	}
-	return identity == 0 || identity < 0 && others == 0
+	quality := func(name string, otherwise float64) float64 {
+		for _, n := range []string{name, "*"} {
+			if q, ok := qualities[n]; ok {
+				return q
+			}
+		}
+		return otherwise
+	}
+	return quality("identity", 1) > 0, quality("gzip", 0) > 0
 }
 
 // patientWriter gives up on a client that takes nothing for stallTimeout.

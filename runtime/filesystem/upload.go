@@ -3,6 +3,7 @@
 package filesystem
 
 import (
+	"compress/flate"
 	"compress/gzip"
 	"encoding/json"
 	"errors"
@@ -168,7 +169,7 @@ func uploadError(w http.ResponseWriter, err error) {
 		return
 	}
 	k := kindOf(err)
-	if errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
+	if _, corrupt := errors.AsType[flate.CorruptInputError](err); corrupt || errors.Is(err, gzip.ErrHeader) || errors.Is(err, gzip.ErrChecksum) {
 		k.status, k.code = http.StatusBadRequest, "E3006"
 	}
 	switch {

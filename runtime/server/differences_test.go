@@ -25,7 +25,7 @@ type difference struct {
 // differences is the list that docs/protocol.md explains.
 var differences = []difference{
 	{
-		name: "`/files` is never compressed",
+		name: "`/files` is not compressed without need",
 		in:   []string{"header Accept-Ranges", "header Content-Encoding", "header Last-Modified", "header Content-Type"},
 		at: slices.Concat(
 			at("files-get-gzip", 0, 1, 8), at("files-get", 15),

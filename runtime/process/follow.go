@@ -83,7 +83,7 @@ func sendNext(sub *subscription, send func(*pb.ProcessEvent) error) (sent bool, 
 	if n == 0 {
 		return false, end, nil
 	}
-	return true, nil, send(dataEvent(i, (*buf)[:n]))
+	return true, nil, send(dataEvent(i, sub.o.terminal, (*buf)[:n]))
 }
 
 // afterStream decides about a process whose Start stream is over: one that
@@ -109,7 +109,7 @@ func (s *Service) killAt(p *proc, deadline time.Time) {
 
 // sendNotRunnable reports a program that could not be executed as a shell
 // would: it began, said why and ended. The code is in the trailer.
-func sendNotRunnable(bad *notRunnable, stream *connect.ServerStream[pb.StartResponse]) error {
+func sendNotRunnable(bad *notRunnable, terminal bool, stream *connect.ServerStream[pb.StartResponse]) error {
 	stream.ResponseTrailer().Set(fault.Header, "E3007")
 	status := "exit status 127"
 	if bad.status == 126 {
@@ -117,7 +117,7 @@ func sendNotRunnable(bad *notRunnable, stream *connect.ServerStream[pb.StartResp
 	}
 	for _, e := range []*pb.ProcessEvent{
 		startEvent(0),
-		dataEvent(stderr, []byte(bad.text+"\n")),
+		dataEvent(stderr, terminal, []byte(bad.text+"\n")),
 		{Event: &pb.ProcessEvent_End{End: &pb.ProcessEvent_EndEvent{
 			ExitCode: int32(bad.status), Exited: true, Status: status, Error: proto.String(status),
 		}}},
@@ -133,10 +133,15 @@ func startEvent(pid uint32) *pb.ProcessEvent {
 	return &pb.ProcessEvent{Event: &pb.ProcessEvent_Start{Start: &pb.ProcessEvent_StartEvent{Pid: pid}}}
 }
 
-func dataEvent(i int, b []byte) *pb.ProcessEvent {
-	d := &pb.ProcessEvent_DataEvent{Output: &pb.ProcessEvent_DataEvent_Stdout{Stdout: b}}
-	if i == stderr {
+func dataEvent(i int, terminal bool, b []byte) *pb.ProcessEvent {
+	d := &pb.ProcessEvent_DataEvent{}
+	switch {
+	case terminal:
+		d.Output = &pb.ProcessEvent_DataEvent_Pty{Pty: b}
+	case i == stderr:
 		d.Output = &pb.ProcessEvent_DataEvent_Stderr{Stderr: b}
+	default:
+		d.Output = &pb.ProcessEvent_DataEvent_Stdout{Stdout: b}
 	}
 	return &pb.ProcessEvent{Event: &pb.ProcessEvent_Data{Data: d}}
 }

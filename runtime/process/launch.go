@@ -26,11 +26,12 @@ const DefaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // launch is one start under way.
 type launch struct {
-	svc     *Service
-	user    *account.User
-	config  *pb.ProcessConfig
-	stdin   bool
-	channel *os.File // passed as descriptor 3; may be nil
+	svc      *Service
+	user     *account.User
+	config   *pb.ProcessConfig
+	stdin    bool
+	channel  *os.File // passed as descriptor 3; may be nil
+	terminal *pb.PTY  // in place of pipes; may be nil
 
 	env  []string
 	path string // PATH of the command
@@ -129,10 +130,29 @@ func (l *launch) environ() {
 	}
 	maps.Copy(env, l.svc.opts.Env)
 	maps.Copy(env, l.config.GetEnvs())
+	if l.terminal != nil {
+		terminalEnviron(env)
+	}
 	l.path = env["PATH"]
 	l.env = make([]string, 0, len(env))
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		l.env = append(l.env, k+"="+env[k])
+	}
+}
+
+// terminalEnviron says what the terminal is like, where nobody has said so: it
+// has colours and shows UTF-8. C.UTF-8 is there without any locale installed.
+func terminalEnviron(env map[string]string) {
+	if _, ok := env["TERM"]; !ok {
+		env["TERM"] = defaultTerm
+	}
+	_, lang := env["LANG"]
+	if !lang {
+		env["LANG"] = defaultLang
+	}
+	// Above all the others, so it would take their place.
+	if _, ok := env["LC_ALL"]; !ok && !lang && env["LC_CTYPE"] == "" {
+		env["LC_ALL"] = defaultLang
 	}
 }
 

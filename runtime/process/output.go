@@ -16,7 +16,8 @@ const RingSize = 1 << 20
 // chunkSize bounds one data event, in bytes.
 const chunkSize = 32 << 10
 
-// stdout and stderr index the outputs of a process.
+// stdout and stderr index the outputs of a process. What comes from a terminal
+// is in the place of stdout.
 const (
 	stdout = iota
 	stderr
@@ -26,6 +27,8 @@ const (
 // output is what a process has printed and how it ended. Readers of its pipes
 // write, subscribers read at their own speed.
 type output struct {
+	terminal bool // constant
+
 	mu    sync.Mutex
 	rings [outputs]ring
 	subs  map[*subscription]struct{}

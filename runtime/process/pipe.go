@@ -54,7 +54,7 @@ func (c *counter) close() {
 
 var chunks = sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b }}
 
-// pipe reads one output of a process.
+// pipe reads one output of a process, which may be a terminal.
 type pipe struct {
 	i     int
 	f     *os.File
@@ -62,6 +62,7 @@ type pipe struct {
 	out   *output
 	count *counter
 	done  chan struct{} // closed: the process has ended
+	term  *terminal     // f is its master; nil for a pipe
 }
 
 func newPipe(i int, f *os.File, out *output, count *counter, done chan struct{}) (*pipe, error) {
@@ -78,6 +79,7 @@ func (p *pipe) run(complete func()) {
 		open = p.read()
 		select {
 		case <-p.done:
+			p.term.hangUp()
 			open = open && p.drain()
 			complete()
 			if open {
@@ -88,6 +90,7 @@ func (p *pipe) run(complete func()) {
 		}
 	}
 	<-p.done
+	p.term.hangUp()
 	complete()
 }
 
@@ -132,11 +135,14 @@ func readable(fd uintptr) (ready, open bool) {
 // take reads what is in the pipe now, in this order: its size, the count, then
 // exactly these bytes.
 func (p *pipe) take(fd uintptr, buf []byte) int {
-	n := min(inPipe(fd), len(buf))
-	if n == 0 {
-		return 0
+	n := len(buf)
+	if p.term == nil {
+		n = min(inPipe(fd), n)
+		if n == 0 {
+			return 0
+		}
+		p.count.add(p.i, n)
 	}
-	p.count.add(p.i, n)
 	read := 0
 	for read < n {
 		m, err := unix.Read(int(fd), buf[read:n])
@@ -164,9 +170,11 @@ func inPipe(fd uintptr) int {
 // goes on printing would delay the end for ever. It reports whether others
 // hold the pipe.
 func (p *pipe) drain() (open bool) {
-	left := 0
-	if err := p.raw.Control(func(fd uintptr) { left = inPipe(fd) }); err != nil {
-		return false
+	left := terminalBuffer // a terminal does not say how much it holds
+	if p.term == nil {
+		if err := p.raw.Control(func(fd uintptr) { left = inPipe(fd) }); err != nil {
+			return false
+		}
 	}
 	buf := chunks.Get().(*[]byte)
 	defer chunks.Put(buf)

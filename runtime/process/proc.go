@@ -29,7 +29,8 @@ type proc struct {
 	tag    *string
 	out    *output
 	in     *input
-	pipes  [outputs]*pipe
+	pipes  []*pipe       // of stdout and stderr, or of the terminal
+	term   *terminal     // nil without one
 	count  *counter      // nil without a channel
 	done   chan struct{} // closed once the process was collected
 	ended  chan struct{} // closed once its output is complete too
@@ -171,6 +172,7 @@ func (p *proc) kill(ctx context.Context, t *table) error {
 type input struct {
 	lock chan struct{} // held by the one writer; a channel, so that waiting can be given up
 	f    *os.File      // nil without a pipe
+	lent bool          // f is a terminal, which output comes from, too
 
 	mu     sync.Mutex
 	closed bool // guarded by mu
@@ -206,7 +208,7 @@ func (in *input) write(ctx context.Context, b []byte) error {
 		return nil
 	case ctx.Err() != nil:
 		return ctx.Err()
-	case errors.Is(err, os.ErrClosed):
+	case errors.Is(err, os.ErrClosed), os.IsTimeout(err):
 		return errNoStdin
 	case errors.Is(err, unix.EPIPE):
 		return errStdinBroken
@@ -236,7 +238,11 @@ func (in *input) end(ctx context.Context) error {
 func (in *input) close() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if !in.closed && in.f != nil {
+	switch {
+	case in.closed || in.f == nil:
+	case in.lent:
+		_ = in.f.SetWriteDeadline(time.Unix(1, 0))
+	default:
 		_ = in.f.Close()
 	}
 	in.closed = true

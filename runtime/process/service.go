@@ -40,7 +40,7 @@ const (
 	DisconnectHeader = "Sandbox-On-Disconnect"
 
 	// DroppedHeader in the answer of Connect says how many bytes of stdout and
-	// stderr had fallen out of the buffer: "stdout=N, stderr=N".
+	// stderr had fallen out of the buffer: "stdout=N, stderr=N", or "pty=N".
 	DroppedHeader = "Sandbox-Output-Dropped"
 )
 
@@ -190,15 +190,15 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 	if ctx.Err() != nil {
 		return ended(ctx)
 	}
-	if req.Msg.GetPty() != nil {
-		return fault.New(connect.CodeUnimplemented, "E8004", "this server has no terminals")
-	}
 	l := &launch{
 		svc: s, user: account.FromContext(ctx), config: req.Msg.GetProcess(),
-		stdin: req.Msg.Stdin == nil || req.Msg.GetStdin(),
+		stdin: req.Msg.Stdin == nil || req.Msg.GetStdin(), terminal: req.Msg.GetPty(),
 	}
 	defer l.close()
 	if id := req.Header().Get(ChannelHeader); id != "" {
+		if l.terminal != nil {
+			return fault.New(connect.CodeInvalidArgument, "E3011", "a process with a terminal has no channel")
+		}
 		var ok bool
 		if s.opts.Channel != nil {
 			l.channel, ok = s.opts.Channel(id)
@@ -215,7 +215,7 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 	}
 	p, sub, err := l.start(req.Msg.Tag)
 	if bad := (*notRunnable)(nil); errors.As(err, &bad) {
-		return sendNotRunnable(bad, stream)
+		return sendNotRunnable(bad, l.terminal != nil, stream)
 	}
 	if err != nil {
 		return err
@@ -245,7 +245,11 @@ func (s *Service) Connect(ctx context.Context, req *connect.Request[pb.ConnectRe
 	sub := p.out.subscribe()
 	defer sub.close()
 	if n := sub.dropped; n[stdout]+n[stderr] > 0 {
-		stream.ResponseHeader().Set(DroppedHeader, "stdout="+strconv.FormatUint(n[stdout], 10)+", stderr="+strconv.FormatUint(n[stderr], 10))
+		text := "stdout=" + strconv.FormatUint(n[stdout], 10) + ", stderr=" + strconv.FormatUint(n[stderr], 10)
+		if p.term != nil {
+			text = "pty=" + strconv.FormatUint(n[stdout], 10)
+		}
+		stream.ResponseHeader().Set(DroppedHeader, text)
 	}
 	return s.follow(ctx, p, sub, keepalive(req.Header()), func(e *pb.ProcessEvent) error {
 		return stream.Send(&pb.ConnectResponse{Event: e})
@@ -259,46 +263,6 @@ func keepalive(h http.Header) time.Duration {
 		return defaultKeepalive
 	}
 	return time.Duration(n) * time.Second
-}
-
-// SendInput writes to the standard input of a process and returns once the
-// pipe has taken all of it.
-func (s *Service) SendInput(ctx context.Context, req *connect.Request[pb.SendInputRequest]) (*connect.Response[pb.SendInputResponse], error) {
-	p, err := s.table.find(req.Msg.GetProcess(), false)
-	if err != nil {
-		return nil, err
-	}
-	switch in := req.Msg.GetInput().GetInput().(type) {
-	case *pb.ProcessInput_Stdin:
-		if err := p.in.write(ctx, in.Stdin); err != nil {
-			return nil, inputError(ctx, err)
-		}
-	case *pb.ProcessInput_Pty:
-		return nil, fault.New(connect.CodeInternal, "E8004", "error writing to tty: tty not assigned to process")
-	default:
-		return nil, fault.New(connect.CodeUnimplemented, "", "invalid input type %T", in)
-	}
-	return connect.NewResponse(&pb.SendInputResponse{}), nil
-}
-
-func inputError(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return ended(ctx)
-	}
-	return fault.New(connect.CodeInternal, "E3013", "error writing to stdin: %v", err)
-}
-
-// CloseStdin ends the standard input after what was sent before. It may be
-// repeated.
-func (s *Service) CloseStdin(ctx context.Context, req *connect.Request[pb.CloseStdinRequest]) (*connect.Response[pb.CloseStdinResponse], error) {
-	p, err := s.table.find(req.Msg.GetProcess(), false)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.in.end(ctx); err != nil {
-		return nil, inputError(ctx, err)
-	}
-	return connect.NewResponse(&pb.CloseStdinResponse{}), nil
 }
 
 // SendSignal sends SIGKILL to the whole tree of a process and returns when it
@@ -323,7 +287,7 @@ func (s *Service) SendSignal(ctx context.Context, req *connect.Request[pb.SendSi
 	}
 	switch {
 	case errors.Is(err, errGone):
-		return nil, fault.New(connect.CodeNotFound, "E3010", "process with pid %d not found", p.pid)
+		return nil, gone(p)
 	case ctx.Err() != nil:
 		return nil, ended(ctx)
 	case err != nil:
@@ -337,19 +301,6 @@ func (s *Service) kill(ctx context.Context, p *proc) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
 	return p.kill(ctx, s.table)
-}
-
-// Update answers unimplemented: this server has no terminals.
-func (s *Service) Update(_ context.Context, req *connect.Request[pb.UpdateRequest]) (*connect.Response[pb.UpdateResponse], error) {
-	if _, err := s.table.find(req.Msg.GetProcess(), false); err != nil {
-		return nil, err
-	}
-	return nil, fault.New(connect.CodeUnimplemented, "E8004", "this server has no terminals")
-}
-
-// StreamInput answers unimplemented; SendInput does the same piece by piece.
-func (s *Service) StreamInput(context.Context, *connect.ClientStream[pb.StreamInputRequest]) (*connect.Response[pb.StreamInputResponse], error) {
-	return nil, fault.New(connect.CodeUnimplemented, "E8004", "this server takes input through SendInput only")
 }
 
 func uitoa(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

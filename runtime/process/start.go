@@ -37,14 +37,8 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 		config: l.listed(), tag: tag, serial: l.svc.serial.Add(1),
 		out: newOutput(), done: make(chan struct{}), ended: make(chan struct{}),
 	}
-	ends, err := l.files(p)
-	defer func() {
-		for _, f := range ends[:3] {
-			if f != nil {
-				f.Close()
-			}
-		}
-	}()
+	ends, done, err := l.files(p)
+	defer done()
 	if err != nil {
 		p.closeFiles()
 		return nil, nil, l.startError(name, err)
@@ -55,7 +49,7 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 		Dir:   "/proc/self/fd/" + strconv.Itoa(int(l.dir.Fd())),
 		Env:   l.env,
 		Files: ends,
-		Sys:   &syscall.SysProcAttr{Setsid: true, Credential: l.user.Credential()},
+		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: p.term != nil, Ctty: 0, Credential: l.user.Credential()},
 	}
 	argv := append([]string{l.config.GetCmd()}, l.config.GetArgs()...)
 	err = l.svc.spawn(p, name, argv, attr)
@@ -75,38 +69,75 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 // maxBusy bounds the last pause before a busy program is given up.
 const maxBusy = 100 * time.Millisecond
 
-// files makes the pipes of p and returns the ends of the new process.
-func (l *launch) files(p *proc) (ends []*os.File, err error) {
+// files makes the pipes or the terminal of p and returns the files of the new
+// process. Closed releases our copies of those that it alone has then.
+func (l *launch) files(p *proc) (ends []*os.File, closed func(), err error) {
+	var ours []*os.File
+	closed = func() {
+		for _, f := range ours {
+			f.Close()
+		}
+	}
+	if l.terminal != nil {
+		ends, err = l.terminalFiles(p)
+		return ends, closed, err
+	}
 	ends = make([]*os.File, 3, 5)
 	if l.stdin {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return ends, err
+			return nil, closed, err
 		}
 		ends[0], p.in = r, newInput(w)
 	} else {
 		p.in = newInput(nil)
 		if ends[0], err = os.Open(os.DevNull); err != nil {
-			return ends, err
+			return nil, closed, err
 		}
 	}
+	ours = append(ours, ends[0])
 	if l.channel != nil {
 		if p.count, err = newCounter(); err != nil {
-			return ends, err
+			return nil, closed, err
 		}
 		ends = append(ends, l.channel, p.count.f)
 	}
-	for i := range p.pipes {
+	for i := range outputs {
 		r, w, err := os.Pipe()
 		if err != nil {
-			return ends, err
+			return nil, closed, err
 		}
+		ours = append(ours, w)
 		ends[1+i] = w
-		if p.pipes[i], err = newPipe(i, r, p.out, p.count, p.done); err != nil {
-			return ends, err
+		pipe, err := newPipe(i, r, p.out, p.count, p.done)
+		if err != nil {
+			r.Close()
+			return nil, closed, err
 		}
+		p.pipes = append(p.pipes, pipe)
 	}
-	return ends, nil
+	return ends, closed, nil
+}
+
+// terminalFiles makes the terminal of p, which is the user's.
+func (l *launch) terminalFiles(p *proc) (ends []*os.File, err error) {
+	err = l.user.Do(func() (err error) {
+		p.term, err = openTerminal(l.terminal.GetSize())
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	p.out.terminal = true
+	p.in = newInput(p.term.master)
+	p.in.lent = true
+	pipe, err := newPipe(stdout, p.term.master, p.out, nil, p.done)
+	if err != nil {
+		return nil, err
+	}
+	pipe.term = p.term
+	p.pipes = append(p.pipes, pipe)
+	return []*os.File{p.term.slave, p.term.slave, p.term.slave}, nil
 }
 
 func (p *proc) closeFiles() {
@@ -114,9 +145,10 @@ func (p *proc) closeFiles() {
 		p.in.close()
 	}
 	for _, pipe := range p.pipes {
-		if pipe != nil {
-			pipe.f.Close()
-		}
+		pipe.f.Close()
+	}
+	if p.term != nil {
+		p.term.close()
 	}
 	p.count.close()
 }
@@ -190,12 +222,12 @@ func (s *Service) spawn(p *proc, name string, argv []string, attr *os.ProcAttr) 
 	}
 	s.setOOMScore(p.pid)
 	s.table.add(p)
-	complete := make(chan struct{}, outputs)
+	complete := make(chan struct{}, len(p.pipes))
 	for _, pipe := range p.pipes {
 		s.wg.Go(func() { pipe.run(func() { complete <- struct{}{} }) })
 	}
 	s.wg.Go(func() {
-		for range outputs {
+		for range p.pipes {
 			<-complete
 		}
 		<-p.done

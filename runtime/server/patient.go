@@ -3,10 +3,12 @@
 package server
 
 import (
-	"errors"
 	"io"
 	"net/http"
+	"sync"
 	"time"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/process"
 )
 
 // patient gives up on clients that stop in the middle of a body. Every byte
@@ -15,37 +17,68 @@ import (
 func patient(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Body != nil && r.Body != http.NoBody {
-			r.Body = &patientBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+			body := &patientBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
+			r = r.WithContext(process.WithBody(r.Context(), body))
+			r.Body = body
 		}
 		next.ServeHTTP(w, r)
 	})
 }
 
+// patientBody is a [process.Body].
 type patientBody struct {
 	io.ReadCloser
 	control *http.ResponseController
+
+	mu      sync.Mutex
+	endless bool // guarded by mu
+	aborted bool // guarded by mu
 }
 
 func (b *patientBody) Read(p []byte) (int, error) {
-	b.deadline(time.Now().Add(bodyTimeout))
+	b.wait(bodyTimeout)
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
 		// Also ends the wait for the next request on the connection, which has
 		// its own limit.
-		b.deadline(time.Time{})
+		b.wait(0)
 	}
 	return n, err
 }
 
 // Close lifts the deadline of a body that was not read to its end.
 func (b *patientBody) Close() error {
-	b.deadline(time.Time{})
+	b.wait(0)
 	return b.ReadCloser.Close()
 }
 
-func (b *patientBody) deadline(t time.Time) {
-	if err := b.control.SetReadDeadline(t); err != nil && !errors.Is(err, http.ErrNotSupported) {
-		// The connection is gone; the read will say so.
-		return
+// Endless implements [process.Body].
+func (b *patientBody) Endless() {
+	b.mu.Lock()
+	b.endless = true
+	b.mu.Unlock()
+	b.wait(0)
+}
+
+// Abort implements [process.Body].
+func (b *patientBody) Abort() {
+	b.mu.Lock()
+	b.aborted = true
+	b.mu.Unlock()
+	b.wait(0)
+}
+
+// wait lets reads take d, or any time when it is 0. That this fails means that
+// the connection is gone; the read will say so.
+func (b *patientBody) wait(d time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var deadline time.Time
+	switch {
+	case b.aborted:
+		deadline = time.Unix(1, 0)
+	case d > 0 && !b.endless:
+		deadline = time.Now().Add(d)
 	}
+	_ = b.control.SetReadDeadline(deadline)
 }

@@ -95,6 +95,7 @@ func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
 type result struct {
 	pid             uint32
 	stdout, stderr  string
+	pty             string
 	keepalives      int
 	end             *pb.ProcessEvent_EndEvent
 	header, trailer http.Header
@@ -120,7 +121,7 @@ func (r *rig) runWith(ctx context.Context, msg *pb.StartRequest, on func(pid uin
 	for stream.Receive() {
 		res.add(stream.Msg().GetEvent())
 		if on != nil {
-			on(res.pid, res.stdout)
+			on(res.pid, res.stdout+res.pty)
 		}
 	}
 	res.trailer = stream.ResponseTrailer()
@@ -140,6 +141,7 @@ func (res *result) add(e *pb.ProcessEvent) {
 	case *pb.ProcessEvent_Data:
 		res.stdout += string(e.Data.GetStdout())
 		res.stderr += string(e.Data.GetStderr())
+		res.pty += string(e.Data.GetPty())
 	case *pb.ProcessEvent_Keepalive:
 		res.keepalives++
 	case *pb.ProcessEvent_End:

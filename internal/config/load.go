@@ -137,6 +137,17 @@ func (l *loader) overrides() layer {
 	return out
 }
 
+// label is a value as errors about its text name it.
+func (v *Value) label() string {
+	switch {
+	case v.Layer == LayerEnvironment:
+		return v.name
+	case v.name == v.Key: // of a TOML file
+		return v.Source + ": " + v.name
+	}
+	return v.Source
+}
+
 // finish checks the text of v and gives it its form. Secrets are known from now
 // on, usable or not.
 func (l *loader) finish(s *setting, v *Value) {
@@ -145,11 +156,7 @@ func (l *loader) finish(s *setting, v *Value) {
 	}
 	text, err := s.parse(v.text)
 	if err != nil {
-		from := v.Source
-		if v.Layer == LayerEnvironment {
-			from = v.name
-		}
-		v.err = wrongValue(s, from, v.text, err)
+		v.err = wrongValue(s, v.label(), v.text, err)
 		v.text = ""
 		return
 	}

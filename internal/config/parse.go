@@ -156,6 +156,9 @@ func parseAddress(v string) (string, error) {
 func checkHost(v string) error {
 	bad := errors.New("not an address; write HOST or HOST:PORT")
 	h, port := v, ""
+	if strings.Contains(v, "/") {
+		return bad
+	}
 	if strings.Contains(v, ":") {
 		var err error
 		if h, port, err = net.SplitHostPort(v); err != nil {

@@ -170,7 +170,6 @@ func (l *loader) take(to layer, s *setting, from Layer, source string, it item) 
 	case v.text == "":
 		return
 	default:
-		v.name = source + ": " + s.key
 		l.finish(s, &v)
 	}
 	to[s.key] = v

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -94,6 +95,7 @@ func recordedHost(t *testing.T) {
 		must(os.WriteFile(temp, []byte(content), 0o644))
 		must(syscall.Mount(temp, path, "", syscall.MS_BIND, ""))
 	}
+	must(syscall.Sethostname([]byte("sandbox"))) // prompts show it
 	syscall.Umask(0o022)
 }
 
@@ -321,48 +323,46 @@ func startPid(path string, raw []byte) uint32 {
 // withOurPids is the recorded request with our process ids in it.
 func (p *replay) withOurPids(e *exchange) []byte {
 	raw := e.Request.bytes()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for theirs, ours := range p.pids {
-		text := fmt.Appendf(nil, `"pid":%d}`, theirs)
-		if e.Request != nil && bytes.Contains(raw, text) {
-			return reenvelope(e, bytes.ReplaceAll(raw, text, fmt.Appendf(nil, `"pid":%d}`, ours)))
-		}
-	}
-	contentType := header(e.RequestHeaders).Get("Content-Type")
-	if strings.HasSuffix(contentType, "proto") && strings.HasPrefix(e.Path, "/process.Process/") {
-		return p.protoWithOurPids(e, raw, strings.HasPrefix(contentType, "application/connect"))
-	}
-	return raw
-}
-
-// reenvelope corrects the length of a single envelope whose payload changed.
-func reenvelope(e *exchange, raw []byte) []byte {
-	if e.Request.Kind != "stream" || len(raw) < 5 {
+	if !strings.HasPrefix(e.Path, "/process.Process/") || e.Request == nil {
 		return raw
 	}
-	return envelope(raw[5:])
-}
-
-func envelope(payload []byte) []byte {
-	n := len(payload)
-	return append([]byte{0, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, payload...)
-}
-
-func (p *replay) protoWithOurPids(e *exchange, raw []byte, stream bool) []byte {
-	payload := raw
-	if stream {
-		_, cut, rest, ok := cutEnvelope(raw)
-		if !ok || len(rest) > 0 {
-			return raw
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	change := p.jsonWithOurPids
+	contentType := header(e.RequestHeaders).Get("Content-Type")
+	if strings.HasSuffix(contentType, "proto") {
+		change = func(b []byte) []byte { return p.protoWithOurPids(e.Path, b) }
+	}
+	if !strings.HasPrefix(contentType, "application/connect") {
+		return change(raw)
+	}
+	var out []byte
+	for {
+		flags, payload, rest, ok := cutEnvelope(raw)
+		if !ok || flags != 0 {
+			return append(out, raw...)
 		}
-		payload = cut
+		payload = change(payload)
+		out = binary.BigEndian.AppendUint32(append(out, flags), uint32(len(payload)))
+		out = append(out, payload...)
+		raw = rest
 	}
-	var m interface {
-		proto.Message
-		GetProcess() *pb.ProcessSelector
+}
+
+func (p *replay) jsonWithOurPids(b []byte) []byte {
+	for theirs, ours := range p.pids {
+		text := fmt.Appendf(nil, `"pid":%d}`, theirs)
+		if bytes.Contains(b, text) {
+			return bytes.ReplaceAll(b, text, fmt.Appendf(nil, `"pid":%d}`, ours))
+		}
 	}
-	switch e.Path[strings.LastIndexByte(e.Path, '/')+1:] {
+	return b
+}
+
+func (p *replay) protoWithOurPids(path string, b []byte) []byte {
+	type selecting interface{ GetProcess() *pb.ProcessSelector }
+	var m proto.Message
+	switch path[strings.LastIndexByte(path, '/')+1:] {
 	case "Connect":
 		m = &pb.ConnectRequest{}
 	case "SendInput":
@@ -371,23 +371,31 @@ func (p *replay) protoWithOurPids(e *exchange, raw []byte, stream bool) []byte {
 		m = &pb.SendSignalRequest{}
 	case "CloseStdin":
 		m = &pb.CloseStdinRequest{}
+	case "Update":
+		m = &pb.UpdateRequest{}
+	case "StreamInput":
+		m = &pb.StreamInputRequest{}
 	default:
-		return raw
+		return b
 	}
-	if proto.Unmarshal(payload, m) != nil {
-		return raw
+	if proto.Unmarshal(b, m) != nil {
+		return b
 	}
-	sel, ok := m.GetProcess().GetSelector().(*pb.ProcessSelector_Pid)
+	names, ok := m.(selecting)
+	if in, streamed := m.(*pb.StreamInputRequest); streamed {
+		names, ok = in.GetStart(), true
+	}
+	if !ok {
+		return b
+	}
+	sel, ok := names.GetProcess().GetSelector().(*pb.ProcessSelector_Pid)
 	if !ok || p.pids[sel.Pid] == 0 {
-		return raw
+		return b
 	}
 	sel.Pid = p.pids[sel.Pid]
 	out, err := proto.Marshal(m)
 	if err != nil {
 		p.t.Error(err)
-	}
-	if stream {
-		return envelope(out)
 	}
 	return out
 }

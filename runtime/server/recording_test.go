@@ -15,6 +15,7 @@ import (
 	"mime/multipart"
 	"net/http"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -253,8 +254,23 @@ func (a answer) stream(path, codec string, raw []byte) {
 		a.event(v, outputs)
 	}
 	for k, v := range outputs {
+		if k == "pty" {
+			v = onScreen(v)
+		}
 		a["output "+k] = v
 	}
+}
+
+var escapes = regexp.MustCompile(`\x1b\[[?0-9;]*[A-Za-z]`)
+
+// onScreen is what is left of terminal output to read: how a shell draws its
+// prompt again depends on its version, and on when the keys came.
+func onScreen(s string) string {
+	var out strings.Builder
+	for line := range strings.SplitSeq(escapes.ReplaceAllString(s, ""), "\r\n") {
+		out.WriteString(line[strings.LastIndexByte(line, '\r')+1:] + "\n")
+	}
+	return out.String()
 }
 
 func (a answer) event(v any, outputs map[string]string) {

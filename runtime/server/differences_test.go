@@ -76,11 +76,6 @@ var differences = []difference{
 		in:   []string{"status", "body", "header Allow"},
 		at:   at("http-health-metrics-envs", 7),
 	},
-	{
-		name: "no `/metrics`",
-		in:   []string{"status", "body", "header Content-Type"},
-		at:   slices.Concat(at("auth-right-token", 6), at("http-health-metrics-envs", 1)),
-	},
 }
 
 func at(scenario string, exchanges ...int) []place {

@@ -51,7 +51,10 @@ type Options struct {
 	// the sandbox; nil: unknown.
 	OOMKills func() uint64
 	// Paused reports whether calls are refused with E2024 for now; nil: never.
-	Paused          func() bool
+	Paused func() bool
+	// Usage measures the sandbox for GET /metrics; nil: what /proc and the control
+	// group that is to be seen say. It may be called concurrently.
+	Usage           func() Usage
 	CommandOOMScore int          // oom_score_adj of commands
 	Logger          *slog.Logger // nil discards
 }
@@ -63,6 +66,7 @@ type Server struct {
 	files    *filesystem.Service
 	channels *channels
 	tunnels  *tunnels
+	meter    meter
 	http     *http.Server
 }
 
@@ -93,7 +97,7 @@ func New(o *Options) (*Server, error) {
 		// the sandbox.
 		unix.Umask(0o022)
 	}
-	s := &Server{opts: opts, channels: newChannels(), tunnels: newTunnels()}
+	s := &Server{opts: opts, channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
 	s.process = process.New(process.Options{
 		Env: opts.Env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
 		OOMKills: opts.OOMKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Logger: opts.Logger,
@@ -149,6 +153,7 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	mux.Handle(processconnect.NewProcessHandler(s.process, connectOpts...))
 	mux.Handle(filesystemconnect.NewFilesystemHandler(s.files, connectOpts...))
 	mux.HandleFunc("/health", only(http.MethodGet, health))
+	mux.HandleFunc("/metrics", only(http.MethodGet, s.metrics))
 	mux.HandleFunc("/envs", only(http.MethodGet, s.envs))
 	mux.Handle("/files", s.files.Transfer())
 	mux.Handle("/files/compose", s.files.Compose())

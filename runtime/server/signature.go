@@ -45,7 +45,10 @@ func checkSignature(r *http.Request, token string) string {
 		if expires, err = strconv.ParseInt(q.Get("signature_expiration"), 10, 64); err != nil {
 			return "invalid signature"
 		}
-		expiry = strconv.FormatInt(expires, 10)
+		// Only the usual spelling: what is signed must be what is sent.
+		if expiry = q.Get("signature_expiration"); expiry != strconv.FormatInt(expires, 10) {
+			return "invalid signature"
+		}
 	}
 	if !sameSecret(given, sign(q.Get("path"), operation, q.Get("username"), token, expiry)) {
 		return "invalid signature"

@@ -14,6 +14,8 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/internal/config"
 	"github.com/agent-sandbox/sandbox-go/providers"
+	_ "github.com/agent-sandbox/sandbox-go/providers/e2b"   // for E2B, and gateways that speak as it does
+	_ "github.com/agent-sandbox/sandbox-go/providers/fc"    // for Alibaba's service of the same shape
 	_ "github.com/agent-sandbox/sandbox-go/providers/local" // the default provider
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )

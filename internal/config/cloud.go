@@ -24,7 +24,7 @@ func (c *Config) cloud(provider string) (map[string]string, error) {
 		"api_url": e.api.text, "domain": e.domain.text, "sandbox_url": e.direct.text,
 		"region": e.region.text, "edition": e.edition,
 	}
-	for _, k := range []string{"http2", "max_retries", "http_timeout", "ca_file", "team_id"} {
+	for _, k := range []string{"http2", "max_retries", "http_timeout", "ca_file"} {
 		out[k] = c.Text(k)
 	}
 	if provider == "e2b" {
@@ -32,9 +32,6 @@ func (c *Config) cloud(provider string) (map[string]string, error) {
 		if c.Bool("e2b_debug") {
 			out["debug"] = "true"
 		}
-	}
-	if id, half := c.Value("access_key_id"), c.Value("access_key_secret"); key.text == "" && id.text != "" && half.text != "" {
-		out["access_key_source"] = id.Source
 	}
 	for k, v := range out {
 		if v == "" {
@@ -153,12 +150,13 @@ func (e *endpoints) derive(provider string, debug bool) error {
 			e.domain = from(e.api, "domain", strings.TrimPrefix(u.Host, "api."))
 		}
 	}
-	if e.direct.text == "" && e.domain.text == "" && strings.HasPrefix(e.api.text, "unix:") {
+	if e.direct.text == "" && e.domain.text == "" && !debug && isLoopback(e.api.text) {
+		// A gateway of this machine serves both.
 		e.direct = from(e.api, "sandbox_url", e.api.text)
 	}
 	if e.domain.text == "" && e.direct.text == "" && !debug {
 		return wrong("conflicting settings: api_url "+e.api.text+" says where the control plane is ("+e.api.Source+"), but neither domain nor sandbox_url says where sandboxes are",
-			"set domain; or sandbox_url, where one address serves all sandboxes: that of sandboxd serve is its api_url")
+			"set domain; or sandbox_url, where one address serves all sandboxes, as that of sandboxd serve does")
 	}
 	return nil
 }

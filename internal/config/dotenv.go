@@ -63,7 +63,7 @@ func parseEnv(data string) []envLine {
 
 // assignment takes the name off a line.
 func assignment(row string) (name, rest string, ok bool) {
-	row = strings.TrimSpace(row)
+	row = strings.TrimLeft(row, " \t\r\f\v")
 	name, rest, ok = strings.Cut(row, "=")
 	if !ok || strings.HasPrefix(row, "#") {
 		return "", "", false

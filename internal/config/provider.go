@@ -55,9 +55,8 @@ func (c *Config) byKey(key Value) (name, reason string) {
 // ProviderSettings are what a provider needs to know, as providers.Config has
 // them; those that are not set are left out. For e2b and fc: api_key,
 // api_key_source (where it is from, or where it was looked for), api_url, domain,
-// sandbox_url, region, edition, http2, max_retries, http_timeout, ca_file, debug,
-// validate_api_key, team_id, and access_key_source where an AccessKey is set. For
-// others: those of the table that bears their name.
+// sandbox_url, region, edition, http2, max_retries, http_timeout, ca_file, debug
+// and validate_api_key. For others: those of the table that bears their name.
 //
 // It is here that a wrong value of a setting of this provider is an error, E8007,
 // and so are addresses that contradict each other, http where it is not allowed, a

@@ -74,6 +74,7 @@ func TestDerive(t *testing.T) {
 		{"domain only", "e2b", map[string]string{"E2B_DOMAIN": "corp.example:8443"}, want{api: "https://api.corp.example:8443", domain: "corp.example:8443"}},
 		{"both", "e2b", map[string]string{"E2B_API_URL": "https://control.example/v1", "E2B_DOMAIN": "data.example"}, want{api: "https://control.example/v1", domain: "data.example"}},
 		{"one address", "e2b", map[string]string{"E2B_API_URL": "http://127.0.0.1:3000", "E2B_SANDBOX_URL": "http://127.0.0.1:3000"}, want{api: "http://127.0.0.1:3000", direct: "http://127.0.0.1:3000"}},
+		{"loopback", "e2b", map[string]string{"E2B_API_URL": "http://localhost:3000"}, want{api: "http://localhost:3000", direct: "http://localhost:3000"}},
 		{"unix socket", "e2b", map[string]string{"E2B_API_URL": "unix:///run/s.sock"}, want{api: "unix:/run/s.sock", direct: "unix:/run/s.sock"}},
 		{"sandbox_url only", "e2b", map[string]string{"E2B_SANDBOX_URL": "https://one.example"}, want{api: "https://api.e2b.app", domain: "e2b.app", direct: "https://one.example"}},
 		{"insecure", "e2b", map[string]string{"E2B_API_URL": "http://gateway.example", "E2B_DOMAIN": "gateway.example", "SANDBOX_INSECURE": "1"}, want{api: "http://gateway.example", domain: "gateway.example"}},
@@ -94,7 +95,6 @@ func TestDerive(t *testing.T) {
 		says           []string
 	}{
 		{"url of no form", "e2b", map[string]string{"E2B_API_URL": "https://control.example"}, []string{"conflicting settings", "E2B_API_URL", "domain", "sandbox_url"}},
-		{"loopback alone", "e2b", map[string]string{"E2B_API_URL": "http://localhost:3000"}, []string{"sandbox_url", "sandboxd serve"}},
 		{"region against url", "fc", map[string]string{"SANDBOX_REGION": "cn-beijing", "SANDBOX_API_URL": "https://api.cn-shanghai.sandbox.aliyuncs.com"},
 			[]string{"conflicting settings: SANDBOX_REGION=cn-beijing but api_url is in cn-shanghai", "SANDBOX_API_URL"}},
 		{"url against domain", "fc", map[string]string{"SANDBOX_DOMAIN": "cn-beijing.sandbox.aliyuncs.com", "SANDBOX_API_URL": "https://api.cn-shanghai.sandbox.aliyuncs.com"},
@@ -133,7 +133,7 @@ func TestProviderSettings(t *testing.T) {
 	if err != nil || s["api_key"] != "" || s["api_key_source"] != `looked at option APIKey, SANDBOX_API_KEY, E2B_API_KEY, profile "work" and [default] of ~/.config/sandbox/credentials.toml, ~/.ebx` {
 		t.Errorf("got %q, %v", s["api_key_source"], err)
 	}
-	if s, err := c.ProviderSettings("fc"); err != nil || s["access_key_source"] != "environment ALICLOUD_ACCESS_KEY" || s["validate_api_key"] != "" {
+	if s, err := c.ProviderSettings("fc"); err != nil || s["validate_api_key"] != "" {
 		t.Errorf("fc: %v, %v", s, err)
 	}
 	if s, err := c.ProviderSettings("acme"); err != nil || s["server"] != "x" || s["level"] != "3" || len(s) != 2 {

@@ -167,7 +167,7 @@ func isTable(key string) bool {
 func nearest(wrong string, names []string) string {
 	best, limit := "", max(2, len(wrong)/3)
 	for _, n := range names {
-		if d := distance(strings.ToLower(wrong), n); d <= limit {
+		if d := distance(strings.ToLower(wrong), strings.ToLower(n)); d <= limit {
 			best, limit = n, d-1
 		}
 	}

@@ -8,10 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"sync/atomic"
 	"syscall"
-	"time"
-	"unsafe"
 
 	"github.com/agent-sandbox/sandbox-go/internal/artifact"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
@@ -62,7 +59,6 @@ func (processMaker) start(ctx context.Context, s *setup, stdout, stderr func([]b
 type process struct {
 	conn   net.Conn
 	cmd    *exec.Cmd
-	counts *[2]uint64 // shared with the worker: bytes taken, counted before they are
 	ended  chan struct{}
 	status workerExit // valid after ended
 
@@ -99,61 +95,37 @@ func startProcess(s *setup, self artifact.Self, secrets map[string]Secret, token
 			os.RemoveAll(scratch)
 		}
 	}()
-	counters, err := os.CreateTemp("", "sandboxfn-counters-")
+	c, err := worker.NewCapture()
 	if err != nil {
 		return nil, err
 	}
-	files = append(files, counters)
-	os.Remove(counters.Name())
-	if err := counters.Truncate(16); err != nil {
-		return nil, err
-	}
-	mem, err := syscall.Mmap(int(counters.Fd()), 0, 16, syscall.PROT_READ|syscall.PROT_WRITE, syscall.MAP_SHARED)
-	if err != nil {
-		return nil, os.NewSyscallError("mmap", err)
-	}
-	p := &process{counts: (*[2]uint64)(unsafe.Pointer(&mem[0])), ended: make(chan struct{}), progress: make(chan struct{})}
+	files = append(files, c.Stdout, c.Stderr, c.Counters)
 	defer func() {
 		if err != nil {
-			syscall.Munmap(mem)
+			c.Close()
 		}
 	}()
-	outR, outW, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	files = append(files, outW)
-	errR, errW, err := os.Pipe()
-	if err != nil {
-		outR.Close()
-		return nil, err
-	}
-	files = append(files, errW)
+	p := &process{ended: make(chan struct{}), progress: make(chan struct{})}
 	p.cmd = &exec.Cmd{
 		Path: self.Path, Args: []string{self.Name}, Dir: s.opts.WorkDir, Env: append(processEnv(s, secrets, token, self.Digest), worker.EnvScratch+"="+scratch),
-		Stdout: outW, Stderr: errW, ExtraFiles: []*os.File{theirs, counters},
+		Stdout: c.Stdout, Stderr: c.Stderr, ExtraFiles: []*os.File{theirs, c.Counters},
 		SysProcAttr: &syscall.SysProcAttr{Setpgid: true},
 	}
 	if p.conn, err = net.FileConn(ours); err == nil {
 		err = p.cmd.Start()
 	}
 	if err != nil {
-		outR.Close()
-		errR.Close()
 		return nil, err
 	}
 	var pumps sync.WaitGroup
-	pumps.Go(func() { p.pump(outR, 0, stdout) })
-	pumps.Go(func() { p.pump(errR, 1, stderr) })
+	pumps.Go(func() { c.Take(0, func(b []byte) { p.give(0, b, stdout) }) })
+	pumps.Go(func() { c.Take(1, func(b []byte) { p.give(1, b, stderr) }) })
 	go func() {
 		p.wait()
-		// What is in the pipes is read; descendants that hold them are not waited for.
-		past := time.Unix(1, 0)
-		outR.SetReadDeadline(past)
-		errR.SetReadDeadline(past)
+		c.Ended()
 		pumps.Wait()
+		c.Close()
 		removeTree(scratch)
-		syscall.Munmap(mem)
 		close(p.ended)
 	}()
 	return p, nil
@@ -184,65 +156,14 @@ func (p *process) wait() {
 	syscall.Kill(-p.cmd.Process.Pid, syscall.SIGKILL) // what it has left behind
 }
 
-// pump hands on what comes out of a pipe. It counts before it takes, so that a
-// worker that finds the pipe empty finds everything in the counter.
-func (p *process) pump(r *os.File, stream int, to func([]byte)) {
-	defer r.Close()
-	raw, err := r.SyscallConn()
-	if err != nil {
-		return
-	}
-	buf := make([]byte, 64<<10)
-	for {
-		got, end := 0, false
-		take := func(fd uintptr) bool {
-			n, hup := waiting(fd)
-			if n == 0 {
-				end = hup
-				return hup
-			}
-			n = min(n, len(buf))
-			atomic.AddUint64(&p.counts[stream], uint64(n))
-			got, _ = syscall.Read(int(fd), buf[:n])
-			return true
-		}
-		err := raw.Read(take)
-		if err != nil { // the process has ended: what is still there, and no more
-			raw.Control(func(fd uintptr) {
-				if n, _ := waiting(fd); n > 0 {
-					take(fd)
-				} else {
-					end = true
-				}
-			})
-		}
-		if got > 0 {
-			to(buf[:got])
-			p.mu.Lock()
-			p.given[stream] += uint64(got)
-			close(p.progress)
-			p.progress = make(chan struct{})
-			p.mu.Unlock()
-		}
-		if end {
-			return
-		}
-	}
-}
-
-// waiting is how many bytes are in a pipe, and whether nobody can write more.
-func waiting(fd uintptr) (n int, hup bool) {
-	// poll(2)
-	poll := struct {
-		fd              int32
-		events, revents int16
-	}{fd: int32(fd)}
-	const pollHup = 0x10
-	var zero syscall.Timespec
-	syscall.RawSyscall6(syscall.SYS_PPOLL, uintptr(unsafe.Pointer(&poll)), 1, uintptr(unsafe.Pointer(&zero)), 0, 0, 0)
-	var size int32
-	syscall.RawSyscall(syscall.SYS_IOCTL, fd, syscall.TIOCINQ, uintptr(unsafe.Pointer(&size)))
-	return int(size), poll.revents&pollHup != 0
+// give hands on what the worker has written.
+func (p *process) give(stream int, b []byte, to func([]byte)) {
+	to(b)
+	p.mu.Lock()
+	p.given[stream] += uint64(len(b))
+	close(p.progress)
+	p.progress = make(chan struct{})
+	p.mu.Unlock()
 }
 
 func (p *process) kill(context.Context) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envd"
@@ -22,12 +23,15 @@ type Sandbox struct {
 	provider providers.Provider
 	id       string
 	state    providers.Sandbox // as of creation or connection, without the endpoint
-	channels bool              // workers can be handed their connection
-	created  bool              // Close kills
+	channels bool              // the provider says that the runtime is ours
+	limits   providers.TransportLimits
+	created  bool // Close kills
 	detached bool
 	giveBack func(broken error) error // of a handle that a pool has lent
 	envd     *envd.Client
 	log      *slog.Logger
+
+	noChannels atomic.Bool // something on the way passes no upgrades
 
 	// life is what clean-up and running commands run under: it has the values of
 	// the creating context, and ends when the handle is closed.
@@ -40,8 +44,6 @@ type Sandbox struct {
 
 	mu   sync.Mutex
 	gone error // guarded by mu; why the handle is of no use any more
-
-	forwards forwards // of ports
 }
 
 // newSandbox makes a handle from what a provider returned.
@@ -54,7 +56,7 @@ func (c *Client) newSandbox(ctx context.Context, p providers.Provider, s *provid
 		return nil, err
 	}
 	sb := &Sandbox{
-		client: c, provider: p, id: s.ID, state: *s, channels: s.Data.Channels && s.Data.Dial != nil,
+		client: c, provider: p, id: s.ID, state: *s, channels: s.Data.Channels, limits: s.Data.Limits,
 		envd: ec, log: log.With("sandbox_id", s.ID),
 	}
 	sb.state.Data = providers.Endpoint{}

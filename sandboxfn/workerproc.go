@@ -13,6 +13,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/internal/artifact"
 	"github.com/agent-sandbox/sandbox-go/internal/envd"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
 
 // workerSpec says which worker to start.
@@ -37,10 +38,11 @@ type workerExit struct {
 type workerProc struct {
 	conn net.Conn // frames
 
-	sb     *Sandbox
-	stream *envd.Stream
-	ended  chan struct{} // closed after the last callback
-	result workerExit    // valid after ended
+	sb      *Sandbox
+	stream  *envd.Stream
+	relayed *relayed      // how frames travel where there is no channel; nil: by the channel
+	ended   chan struct{} // closed after the last callback
+	result  workerExit    // valid after ended
 
 	mu       sync.Mutex
 	stdout   uint64        // guarded by mu; bytes handed to the callbacks
@@ -49,13 +51,10 @@ type workerProc struct {
 	closed   bool          // guarded by mu
 }
 
-// startWorker opens a channel and starts a process that holds its other end as
-// descriptor 3. The process ends when the channel is closed.
+// startWorker starts a process that has a connection to this one: a channel as
+// descriptor 3 where the runtime has channels, else what a relay makes of its
+// standard streams. The process ends when the connection is closed.
 func (sb *Sandbox) startWorker(ctx context.Context, spec workerSpec) (*workerProc, error) {
-	const op = "start worker"
-	if !sb.channels {
-		return nil, errdefs.New("E9015", op, "provider "+sb.provider.Name()+" offers no connection to a worker")
-	}
 	leave, err := sb.enter()
 	if err != nil {
 		return nil, err
@@ -74,15 +73,31 @@ func (sb *Sandbox) startWorker(ctx context.Context, spec workerSpec) (*workerPro
 		defer leave()
 		defer stop()
 		w.pump(spec)
+		if w.relayed != nil {
+			w.relayed.sender.Wait()
+		}
 	}()
 	return w, nil
 }
 
 func (sb *Sandbox) launchWorker(ctx context.Context, spec workerSpec) (*workerProc, error) {
+	can, err := sb.envd.Features(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if !can.Channels || sb.noChannels.Load() {
+		return sb.launchRelayed(ctx, spec)
+	}
 	id := envd.NewChannelID()
 	conn, err := sb.envd.OpenChannel(ctx, id)
 	if err != nil {
-		return nil, err
+		if sb.channels || !refusesUpgrade(err) {
+			return nil, err
+		}
+		// Something in between passes no upgrades.
+		sb.log.DebugContext(ctx, "no channel to a worker", "err", err)
+		sb.noChannels.Store(true)
+		return sb.launchRelayed(ctx, spec)
 	}
 	stream, err := sb.envd.Start(ctx, &envd.StartOptions{
 		Path: spec.Path, Args: spec.Args, Env: spec.Env, User: spec.User, Dir: spec.Dir, Channel: id,
@@ -94,31 +109,57 @@ func (sb *Sandbox) launchWorker(ctx context.Context, spec workerSpec) (*workerPr
 	return &workerProc{conn: conn, sb: sb, stream: stream, ended: make(chan struct{})}, nil
 }
 
+// refusesUpgrade reports whether an answer says that there are no channels on
+// the way taken, and not that this one failed.
+func refusesUpgrade(err error) bool {
+	switch errdefs.CodeOf(err) {
+	case "E3006", "E4000", "E4001", "E4002", "E8004":
+		return true
+	}
+	return false
+}
+
 // pump hands output to the callbacks until the process has ended.
 func (w *workerProc) pump(spec workerSpec) {
 	defer close(w.ended)
 	defer w.stream.Close(context.Canceled)
+	w.result = w.follow(spec)
+	if w.relayed != nil {
+		w.relayed.end(w, spec)
+	}
+}
+
+// follow is the life of the process.
+func (w *workerProc) follow(spec workerSpec) workerExit {
 	for {
 		ev, err := w.stream.Next()
 		switch {
 		case err != nil:
-			w.result = workerExit{Code: -1, Err: w.sb.explain(w.sb.life, err)}
-			return
+			return workerExit{Code: -1, Err: w.sb.explain(w.sb.life, err)}
 		case ev.End != nil:
-			w.result = workerExitOf(ev.End)
-			return
+			return workerExitOf(ev.End)
+		case w.relayed != nil:
+			if err := w.relayed.take(w, spec, ev); err != nil {
+				return workerExit{Code: -1, Err: err}
+			}
 		case ev.Stdout != nil:
-			if spec.Stdout != nil {
-				spec.Stdout(ev.Stdout)
-			}
-			w.count(len(ev.Stdout), 0)
+			w.print(spec, worker.RecordStdout, ev.Stdout)
 		case ev.Stderr != nil:
-			if spec.Stderr != nil {
-				spec.Stderr(ev.Stderr)
-			}
-			w.count(0, len(ev.Stderr))
+			w.print(spec, worker.RecordStderr, ev.Stderr)
 		}
 	}
+}
+
+// print hands output to its callback and counts it.
+func (w *workerProc) print(spec workerSpec, kind worker.RecordKind, b []byte) {
+	to, stdout, stderr := spec.Stdout, len(b), 0
+	if kind == worker.RecordStderr {
+		to, stdout, stderr = spec.Stderr, 0, len(b)
+	}
+	if to != nil {
+		to(b)
+	}
+	w.count(stdout, stderr)
 }
 
 func workerExitOf(e *envd.End) workerExit {
@@ -216,7 +257,7 @@ func (w *workerProc) close() {
 	w.closed = true
 	w.mu.Unlock()
 	w.conn.Close()
-	if !again {
+	if !again && w.relayed == nil { // a relay's stream ends when it has taken all
 		w.stream.Close(errWorkerClosed)
 	}
 }

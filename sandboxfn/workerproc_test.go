@@ -122,14 +122,6 @@ func TestWorker(t *testing.T) {
 	})
 }
 
-func TestNoChannels(t *testing.T) {
-	p := &hostProvider{edit: func(_ *providers.CreateRequest, s *providers.Sandbox) { s.Data.Channels = false }}
-	sb := create(t, hostClient(t, p, nil), nil)
-	if _, err := sb.startWorker(t.Context(), echoWorker("true")); !errors.Is(err, ErrWorkerStart) {
-		t.Errorf("got %v", err)
-	}
-}
-
 // The program reaches the sandbox, once, and runs there.
 func TestEnsureArtifact(t *testing.T) {
 	self, err := artifact.Own()

@@ -20,6 +20,10 @@ import (
 	"github.com/agent-sandbox/sandbox-go/sandboxfn"
 )
 
+// ProviderVariable names the provider of the default client, where it is not
+// local.
+const ProviderVariable = "SBTEST_PROVIDER"
+
 // Main runs the tests of m with a state directory of their own and the default
 // client, and returns the exit status for os.Exit. After the last test it closes
 // the client and fails when a sandbox, a process, a file or a goroutine is left.
@@ -31,7 +35,11 @@ func Main(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	os.Setenv("SANDBOX_STATE_DIR", dir)
-	os.Setenv("SANDBOX_PROVIDER", "local")
+	provider := os.Getenv(ProviderVariable)
+	if provider == "" {
+		provider = "local"
+	}
+	os.Setenv("SANDBOX_PROVIDER", provider)
 
 	code := m.Run()
 	if err := leftovers(dir); err != nil {

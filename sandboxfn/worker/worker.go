@@ -24,12 +24,17 @@ import (
 const (
 	EnvUnit      = "SANDBOX_WORKER"            // what to take over
 	EnvToken     = "SANDBOX_WORKER_TOKEN"      // the caller's mark, which comes back in the hello
-	EnvConn      = "SANDBOX_WORKER_FD"         // descriptor of the connection
+	EnvConn      = "SANDBOX_WORKER_FD"         // descriptor of the connection, or ConnStdio
+	EnvMark      = "SANDBOX_WORKER_MARK"       // with ConnStdio: the line behind which records come
 	EnvCounters  = "SANDBOX_WORKER_COUNTER_FD" // descriptor of the output counters
 	EnvDigest    = "SANDBOX_WORKER_DIGEST"     // of the executable
 	EnvScratch   = "SANDBOX_WORKER_SCRATCH"    // where files of calls go; not set: os.TempDir
 	minTokenSize = 16
 )
+
+// ConnStdio says that there is no connection: frames and output travel as
+// records on the standard streams of a relay.
+const ConnStdio = "stdio"
 
 // A Function is one function that a worker serves.
 type Function struct {
@@ -51,6 +56,9 @@ func takeEnv() settings {
 		return settings{}
 	}
 	s := settings{unit, os.Getenv(EnvToken), os.Getenv(EnvConn), os.Getenv(EnvCounters), os.Getenv(EnvDigest), os.Getenv(EnvScratch)}
+	if s.conn == ConnStdio {
+		relay(os.Getenv(EnvMark))
+	}
 	for _, name := range []string{EnvUnit, EnvToken, EnvConn, EnvCounters, EnvDigest, EnvScratch} {
 		os.Unsetenv(name)
 	}

@@ -1,0 +1,73 @@
+package e2b
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/agent-sandbox/sandbox-go/internal/gateway"
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/providers/providertest"
+)
+
+// newGateway serves real sandboxes on a listener and returns a key.
+func newGateway(t testing.TB, l net.Listener) string {
+	t.Helper()
+	srv, err := gateway.New(&gateway.Options{Provider: newLocal(t), StateDir: filepath.Join(t.TempDir(), "gateway"), Logger: logger(t)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := srv.Keys().Create("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		defer cancel()
+		if err := srv.Shutdown(ctx); err != nil {
+			t.Error("shutdown:", err)
+		}
+		if err := <-served; err != nil {
+			t.Error("serve:", err)
+		}
+		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+	})
+	return key.Secret
+}
+
+// listen returns a listener and the address of it, as settings have it.
+func listen(t testing.TB, network string) (net.Listener, string) {
+	t.Helper()
+	at, prefix := "127.0.0.1:0", "http://"
+	if network == "unix" {
+		at, prefix = filepath.Join(t.TempDir(), "s"), "unix:"
+	}
+	l, err := net.Listen(network, at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l, prefix + l.Addr().String()
+}
+
+func TestContractAgainstGateway(t *testing.T) {
+	for _, network := range []string{"tcp", "unix"} {
+		t.Run(network, func(t *testing.T) {
+			l, addr := listen(t, network)
+			key := newGateway(t, l)
+			profile := Cloud()
+			profile.ListLag = 0 // it is ours
+			providertest.Run(t, func(t *testing.T) providers.Provider {
+				p, err := Open(profile, providers.Config{Logger: logger(t), Settings: map[string]string{SettingAPIURL: addr, SettingAPIKey: key}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return p
+			}, providertest.Options{})
+		})
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net"
 	"sync"
 	"time"
 
@@ -21,6 +22,8 @@ type fake struct {
 	onCreate func() error
 	onPause  func() error
 	onList   func() error
+
+	dial func(context.Context) (net.Conn, error) // reaches the runtime
 }
 
 func newFake() *fake { return &fake{boxes: map[string]*providers.Sandbox{}} }
@@ -49,6 +52,7 @@ func (f *fake) Create(_ context.Context, req providers.CreateRequest) (*provider
 	sb := &providers.Sandbox{
 		ID: fmt.Sprintf("fake%016d", f.next), Provider: "fake", Template: req.Template, State: providers.StateRunning,
 		CreatedAt: now, ExpiresAt: now.Add(req.Lifetime), Metadata: maps.Clone(req.Metadata),
+		Data: providers.Endpoint{Token: providers.Secret("token of " + req.RequestID), Dial: f.dial},
 	}
 	f.boxes[sb.ID] = sb
 	c := *sb

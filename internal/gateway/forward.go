@@ -67,6 +67,12 @@ type route struct {
 	address
 	box    *box
 	client context.Context // ends when the client goes away
+	body   *bodyWatch      // nil without a body
+}
+
+// abandoned reports whether the client has gone away.
+func (rt *route) abandoned() bool {
+	return rt.client.Err() != nil && (rt.body == nil || !rt.body.hungUp.Load())
 }
 
 // serve carries one request to a sandbox, or says why not.
@@ -119,12 +125,13 @@ func (f *forwarder) carry(w http.ResponseWriter, r *http.Request, a address, b *
 	defer context.AfterFunc(open, func() { cancel(context.Cause(open)) })()
 	control := http.NewResponseController(w)
 	_ = control.EnableFullDuplex() // HTTP/2 has it anyway
+	rt := &route{address: a, box: b, client: r.Context()}
 	if r.Body != nil && r.Body != http.NoBody {
-		// What the sandbox did not read of a body, the client may not take its
-		// time to send.
-		defer func() { _ = control.SetReadDeadline(time.Now().Add(drainLimit)) }()
+		rt.body = newBodyWatch(r.Body, control)
+		defer rt.body.finish()
+		r.Body, ctx = rt.body, rt.body.trace(ctx)
 	}
-	f.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, routeKey{}, &route{a, b, r.Context()})))
+	f.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, routeKey{}, rt)))
 }
 
 // crowded answers that there are too many requests.
@@ -229,7 +236,7 @@ func (f *forwarder) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if err != nil {
 		return nil, &dialError{err}
 	}
-	return conn, nil
+	return newBackendConn(conn), nil
 }
 
 // dialPort opens a connection to a port inside a sandbox.
@@ -278,7 +285,7 @@ func (s *Server) dialRuntime(ctx context.Context, b *box) (net.Conn, error) {
 // failed answers a request that did not get through.
 func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 	rt := r.Context().Value(routeKey{}).(*route)
-	if rt.client.Err() != nil {
+	if rt.abandoned() {
 		panic(http.ErrAbortHandler) // nobody reads an answer
 	}
 	if isGone(err) {

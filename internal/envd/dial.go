@@ -23,7 +23,7 @@ const portProtocol = "sandbox-tcp/1"
 func (c *Client) DialPort(ctx context.Context, port int) (net.Conn, error) {
 	const op = "connect to port"
 	if port < 1 || port > 65535 {
-		return nil, errdefs.New("E5001", op, "port "+strconv.Itoa(port)+" is not a number from 1 to 65535")
+		return nil, errdefs.New("E2011", op, "port "+strconv.Itoa(port)+" is not a number from 1 to 65535")
 	}
 	conn, err := c.upgrade(ctx, op, "/sandbox/ports/"+strconv.Itoa(port), portProtocol)
 	if e, ok := errors.AsType[*errdefs.Error](err); ok && e.Code == "E5001" && e.Err == nil {

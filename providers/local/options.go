@@ -239,7 +239,8 @@ var protections = []string{
 func checkRequire(require []string, degraded []providers.Degradation) error {
 	for _, name := range require {
 		if !slices.Contains(protections, name) {
-			return badOption(fmt.Sprintf("required protection %q is unknown; there are %s", clip(name), strings.Join(protections, ", ")), "")
+			return &errdefs.Error{Code: "E2012", Op: "create sandbox",
+				Message: fmt.Sprintf("required protection %q is unknown; there are %s", clip(name), strings.Join(protections, ", "))}
 		}
 		for _, d := range degraded {
 			if d.What == name {

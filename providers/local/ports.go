@@ -19,7 +19,7 @@ import (
 func (p *Provider) Port(ctx context.Context, id string, port int) (providers.Endpoint, error) {
 	const op = "reach port"
 	if port < 1 || port > 65535 {
-		return providers.Endpoint{}, &errdefs.Error{Code: "E5001", Op: op, Message: fmt.Sprintf("port %d is not a number from 1 to 65535", port)}
+		return providers.Endpoint{}, &errdefs.Error{Code: "E2011", Op: op, Message: fmt.Sprintf("port %d is not a number from 1 to 65535", port)}
 	}
 	sb, err := p.ready(ctx, op, id)
 	if err != nil {

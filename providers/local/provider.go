@@ -299,7 +299,7 @@ func cancelled(ctx context.Context, op string) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		code = "E5002"
 	}
-	return &errdefs.Error{Code: code, Op: op, Message: "given up before the sandbox was ready", Err: context.Cause(ctx)}
+	return &errdefs.Error{Code: code, Op: op, Message: "given up by the caller", Err: context.Cause(ctx)}
 }
 
 // answerLimit bounds how long init may take for an answer about itself.
@@ -378,6 +378,9 @@ func (p *Provider) List(ctx context.Context, req providers.ListRequest) (*provid
 		return nil, err
 	}
 	defer done()
+	if ctx.Err() != nil {
+		return nil, cancelled(ctx, op)
+	}
 	found, err := t.list(req.Metadata, after)
 	if err != nil {
 		return nil, err

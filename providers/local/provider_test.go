@@ -244,7 +244,7 @@ func TestCreateRefuses(t *testing.T) {
 		{"environment name", providers.CreateRequest{Env: map[string]string{"A=B": ""}}, "E2011", `"A=B"`},
 		{"environment size", providers.CreateRequest{Env: map[string]string{"A": long}}, "E2011", "bytes"},
 		{"metadata", providers.CreateRequest{Metadata: map[string]string{"": "x"}}, "E2011", "metadata"},
-		{"unknown protection", providers.CreateRequest{Require: []string{"magic"}}, "E2011", `"magic"`},
+		{"unknown protection", providers.CreateRequest{Require: []string{"magic"}}, "E2012", `"magic"`},
 		{"protection given up", providers.CreateRequest{Require: []string{"network"}, Network: &providers.NetworkPolicy{Mode: "host"}}, "E2012", "network"},
 		{"artifact", providers.CreateRequest{Artifacts: []providers.Artifact{{Digest: "x", Path: "/bin/sh"}}}, "E2011", "digest"},
 		{"relative artifact", providers.CreateRequest{Artifacts: []providers.Artifact{{Digest: "x", Path: "sh"}}}, "E2011", "absolute"},

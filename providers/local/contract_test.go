@@ -1,0 +1,35 @@
+//go:build linux
+
+package local_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/providers/local"
+	"github.com/agent-sandbox/sandbox-go/providers/providertest"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+func openLocal(t *testing.T) *local.Provider {
+	t.Helper()
+	p, err := local.New(providers.Config{StateDir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	switch err := p.Check(context.Background()); {
+	case err == nil:
+	case errors.Is(err, errdefs.ErrIsolation) && os.Getenv("CI") == "":
+		t.Skip(err)
+	default:
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestContract(t *testing.T) {
+	providertest.Run(t, func(t *testing.T) providers.Provider { return openLocal(t) }, providertest.Options{})
+}

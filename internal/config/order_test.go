@@ -19,7 +19,7 @@ func sample(s *setting, n int) (text, want string) {
 		text = fmt.Sprintf("host%d.example.com:8%d", n, n)
 	case duration:
 		return fmt.Sprint(60 * (n + 1)), fmt.Sprintf("%dm0s", n+1)
-	case flag:
+	case toggle:
 		return []string{"yes", "OFF"}[n], []string{"true", "false"}[n]
 	case number:
 		text = fmt.Sprint(n)

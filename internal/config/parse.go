@@ -44,7 +44,7 @@ func (s *setting) parse(v string) (string, error) {
 	case duration:
 		d, err := parseDuration(v)
 		return d.String(), err
-	case flag:
+	case toggle:
 		b, err := parseFlag(v)
 		return strconv.FormatBool(b), err
 	case number:

@@ -12,7 +12,7 @@ const (
 	address // http, https or unix URL
 	host    // host[:port]
 	duration
-	flag
+	toggle
 	number
 	choice
 	path
@@ -66,13 +66,13 @@ var table = []setting{
 	{key: "api_url", vars: []string{"SANDBOX_API_URL", "E2B_API_URL", "SANDBOX_API_BASE_URL"}, kind: address, place: inConfig, project: true, auto: "from provider and region", about: "control plane"},
 	{key: "domain", vars: []string{"SANDBOX_DOMAIN", "E2B_DOMAIN"}, kind: host, place: inConfig, project: true, auto: "from provider and region", about: "domain of the data plane, `host[:port]`"},
 	{key: "sandbox_url", vars: []string{"SANDBOX_URL", "E2B_SANDBOX_URL"}, kind: address, place: inConfig, project: true, about: "data plane, where one address serves all sandboxes"},
-	{key: "insecure", vars: []string{"SANDBOX_INSECURE"}, kind: flag, place: inConfig, def: "false", about: "allows `http` addresses of other machines"},
+	{key: "insecure", vars: []string{"SANDBOX_INSECURE"}, kind: toggle, place: inConfig, def: "false", about: "allows `http` addresses of other machines"},
 	{key: "template", vars: []string{"SANDBOX_TEMPLATE", "EBX_TEMPLATE"}, kind: name, place: inConfig, project: true, auto: "the provider's", about: "template of sandboxes"},
 	{key: "lifetime", vars: []string{"SANDBOX_LIFETIME"}, kind: duration, place: inConfig, project: true, auto: "the provider's", about: "lifetime of sandboxes"},
 	{key: "http_timeout", vars: []string{"SANDBOX_HTTP_TIMEOUT"}, kind: duration, place: inConfig, project: true, auto: "30s", about: "limit of one request"},
 	{key: "create_timeout", vars: []string{"SANDBOX_CREATE_TIMEOUT"}, kind: duration, place: inConfig, project: true, auto: "120s, or what the provider needs", about: "limit of a creation"},
 	{key: "max_retries", vars: []string{"SANDBOX_MAX_RETRIES"}, kind: number, place: inConfig, project: true, def: "3", about: "repetitions of requests that may be repeated, 0 to 10"},
-	{key: "http2", vars: []string{"SANDBOX_HTTP2"}, kind: flag, place: inConfig, project: true, def: "true", about: "HTTP/2 where the service has it"},
+	{key: "http2", vars: []string{"SANDBOX_HTTP2"}, kind: toggle, place: inConfig, project: true, def: "true", about: "HTTP/2 where the service has it"},
 	{key: "proxy", vars: []string{"HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY"}, kind: foreign, about: "proxy, as net/http reads it"},
 	{key: "ca_file", vars: []string{"SANDBOX_CA_FILE", "SSL_CERT_FILE"}, kind: path, place: inConfig, auto: "the system's", about: "certificates to trust besides the system's"},
 	{key: "access_key_id", vars: []string{"ALIBABA_CLOUD_ACCESS_KEY_ID", "ALICLOUD_ACCESS_KEY_ID", "ALICLOUD_ACCESS_KEY", "AccessKey"}, kind: secret, place: inCredentials, project: true, about: "AccessKey of Alibaba Cloud"},
@@ -96,12 +96,12 @@ var table = []setting{
 	{key: "opensandbox.protocol", vars: []string{"OPEN_SANDBOX_PROTOCOL"}, kind: choice, choices: []string{"http", "https"}, project: true, auto: "http", about: "its protocol"},
 	{key: "opensandbox.api_key", vars: []string{"OPEN_SANDBOX_API_KEY"}, kind: secret, place: inCredentials, project: true, about: "its key"},
 	{key: "server_token", vars: []string{"SANDBOX_SERVER_TOKEN", "EBX_SERVER_TOKEN"}, kind: secret, auto: "set by the provider", about: "token of the server inside a sandbox"},
-	{key: "debug", vars: []string{"SANDBOX_DEBUG"}, kind: flag, project: true, def: "false", about: "debug log on standard error"},
-	{key: "e2b_debug", vars: []string{"E2B_DEBUG"}, kind: flag, project: true, def: "false", about: "provider e2b: control plane `http://localhost:3000`, data plane on ports of localhost. An address, not a log switch"},
-	{key: "validate_api_key", vars: []string{"E2B_VALIDATE_API_KEY"}, kind: flag, project: true, def: "true", about: "provider e2b: check the form of the key"},
+	{key: "debug", vars: []string{"SANDBOX_DEBUG"}, kind: toggle, project: true, def: "false", about: "debug log on standard error"},
+	{key: "e2b_debug", vars: []string{"E2B_DEBUG"}, kind: toggle, project: true, def: "false", about: "provider e2b: control plane `http://localhost:3000`, data plane on ports of localhost. An address, not a log switch"},
+	{key: "validate_api_key", vars: []string{"E2B_VALIDATE_API_KEY"}, kind: toggle, project: true, def: "true", about: "provider e2b: check the form of the key"},
 	{key: "log.level", vars: []string{"SANDBOX_LOG_LEVEL", "EBX_LOG_LEVEL"}, kind: choice, choices: []string{"debug", "info", "warn", "error"}, place: inConfig, project: true, auto: "no log", about: "log on standard error, from this level on"},
 	{key: "log.format", vars: []string{"SANDBOX_LOG_FORMAT"}, kind: choice, choices: []string{"text", "json"}, place: inConfig, project: true, def: "text", about: "its form"},
-	{key: "offline", vars: []string{"SANDBOX_OFFLINE"}, kind: flag, place: inConfig, project: true, def: "false", about: "only providers on this machine"},
+	{key: "offline", vars: []string{"SANDBOX_OFFLINE"}, kind: toggle, place: inConfig, project: true, def: "false", about: "only providers on this machine"},
 	{key: "config_dir", vars: []string{"SANDBOX_CONFIG_DIR"}, kind: path, auto: "`$XDG_CONFIG_HOME/sandbox`, else `~/.config/sandbox`", about: "the user's files"},
 	{key: "state_dir", vars: []string{"SANDBOX_STATE_DIR"}, kind: path, auto: "`$XDG_STATE_HOME/sandbox`, else `~/.local/state/sandbox`; `/var/lib/sandbox` for root", about: "state of this machine"},
 	{key: "cache_dir", vars: []string{"SANDBOX_CACHE_DIR"}, kind: path, auto: "`$XDG_CACHE_HOME/sandbox`, else `~/.cache/sandbox`", about: "what can be made again"},

@@ -44,6 +44,8 @@ type Sandbox struct {
 
 	mu   sync.Mutex
 	gone error // guarded by mu; why the handle is of no use any more
+
+	forwards forwards // of ports
 }
 
 // newSandbox makes a handle from what a provider returned.

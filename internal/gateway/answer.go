@@ -64,10 +64,13 @@ func asRefusal(err error) *refusal {
 	case "E2000", "E2009", "E2010":
 		errorCode = "sandbox_create_failed"
 	}
-	message := err.Error()
+	message := "the gateway failed; its log says why"
 	var e *errdefs.Error
-	if errors.As(err, &e) {
-		message = e.Message // without what was attempted here
+	switch {
+	case isGone(err):
+		message = howEnded(err) // the provider's own text names directories
+	case errors.As(err, &e):
+		message = e.Message // without causes, which may hold paths of this machine
 		if e.Suggestion != "" {
 			message += "; " + e.Suggestion
 		}
@@ -82,6 +85,15 @@ func fail(w http.ResponseWriter, r *refusal) {
 		w.Header().Set(codeHeader, string(r.code))
 	}
 	answer(w, r.status, api.ErrorBody{Code: r.status, Message: r.message, ErrorCode: r.errorCode})
+}
+
+// unread ends the connection after the answer, as a body may follow that nobody
+// reads. With HTTP/2 the body is cut off alone: other requests share the
+// connection, and SDKs take its end for that of their own.
+func unread(w http.ResponseWriter, r *http.Request) {
+	if r.ProtoMajor == 1 {
+		w.Header().Set("Connection", "close")
+	}
 }
 
 // answer writes v as JSON.
@@ -121,7 +133,7 @@ func decode(w http.ResponseWriter, r *http.Request, v any, p presence) error {
 	case errors.As(err, &large):
 		return refuse(http.StatusRequestEntityTooLarge, "", "the body is larger than %d bytes", int64(maxControlBody))
 	case err != nil:
-		w.Header().Set("Connection", "close")
+		unread(w, r)
 		return refuse(http.StatusBadRequest, "", "the body ended early")
 	case len(b) == 0 && p == optional:
 		return nil

@@ -102,7 +102,7 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 		if r.Body != nil && r.Body != http.NoBody {
 			// Also for those who answer without reading it: what follows is
 			// read, in part, before the connection can be used again.
-			http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
+			http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.clock(bodyTimeout)))
 		}
 		if r.URL.Path == "/health" && (r.Method == http.MethodGet || r.Method == http.MethodHead) {
 			w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -111,27 +111,27 @@ func (s *Server) authenticate(next http.Handler) http.Handler {
 		}
 		secret, problem := keyOf(r)
 		if problem != "" {
-			deny(w, problem)
+			deny(w, r, problem)
 			return
 		}
 		owner, ok, err := s.keys.owner(secret)
 		if err != nil {
 			s.log.ErrorContext(r.Context(), "keys cannot be read", "err", err)
-			w.Header().Set("Connection", "close")
+			unread(w, r)
 			fail(w, &refusal{status: http.StatusInternalServerError, errorCode: "internal_server_error", message: "the keys cannot be read"})
 			return
 		}
 		if !ok {
-			deny(w, "the API key is not valid here; `sandboxd key create NAME` makes one")
+			deny(w, r, "the API key is not valid here; `sandboxd key create NAME` makes one")
 			return
 		}
 		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), ownerKey{}, owner)))
 	})
 }
 
-// deny answers 401 and ends the connection: a body that follows is not read.
-func deny(w http.ResponseWriter, message string) {
-	w.Header().Set("Connection", "close")
+// deny answers 401.
+func deny(w http.ResponseWriter, r *http.Request, message string) {
+	unread(w, r)
 	fail(w, refuse(http.StatusUnauthorized, "E1001", "%s", message))
 }
 

@@ -124,7 +124,7 @@ func (s *Server) debugRequest(w http.ResponseWriter, r *http.Request) {
 	}
 	defer s.wg.Done()
 	if !fromThisMachine(r) {
-		w.Header().Set("Connection", "close")
+		unread(w, r)
 		fail(w, refuse(http.StatusForbidden, "E1006", "requests for other hosts, and of pages of other sites, are refused"))
 		return
 	}

@@ -136,7 +136,7 @@ func (f *forwarder) carry(w http.ResponseWriter, r *http.Request, a address, b *
 
 // crowded answers that there are too many requests.
 func (f *forwarder) crowded(w http.ResponseWriter, r *http.Request, a address, limit int) {
-	w.Header().Set("Connection", "close") // a body is not read
+	unread(w, r)
 	answer(w, http.StatusTooManyRequests, struct {
 		SandboxID string `json:"sandboxId"`
 		Message   string `json:"message"`

@@ -18,7 +18,7 @@ func isSigned(r *http.Request) bool {
 func (s *Server) forwardSigned(w http.ResponseWriter, r *http.Request) {
 	id := s.signer(r)
 	if id == "" {
-		w.Header().Set("Connection", "close")
+		unread(w, r)
 		fail(w, refuse(http.StatusUnauthorized, "E1001", "invalid signature"))
 		return
 	}

@@ -98,7 +98,7 @@ func startGateway(t *testing.T, flags ...string) *gateway {
 	t.Cleanup(func() {
 		g.stop(t, cmd, &readers)
 		if t.Failed() {
-			t.Logf("sandboxd said:\n%s", log.String())
+			t.Logf("sandboxd said at the end:\n%s", log.tail(8<<10))
 		}
 	})
 	g.addr, g.key = await(t, log, addr), await(t, log, key)
@@ -229,4 +229,10 @@ func (b *lockedBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.buf.String()
+}
+
+// tail returns the end of what was written, at most n bytes.
+func (b *lockedBuffer) tail(n int) string {
+	s := b.String()
+	return s[max(0, len(s)-n):]
 }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 
-import { create, eventually, rejects, sandbox, within } from './sdk.mjs'
+import { create, eventually, long, rejects, sandbox, within } from './sdk.mjs'
 
 describe('commands', () => {
   let sb
@@ -110,7 +110,7 @@ describe('commands', () => {
     await rejects(sb.commands.sendStdin(run.pid, 'late'), 'NotFoundError')
   })
 
-  test('much input', async () => {
+  test('much input', long, async () => {
     const run = await sb.commands.run('wc -c', { background: true, stdin: true })
     const piece = 'x'.repeat(1 << 20)
     for (let i = 0; i < 8; i++) await run.sendStdin(piece)
@@ -178,7 +178,7 @@ describe('commands', () => {
     assert.equal(got.stderr, '\ufffd')
   })
 
-  test('50 MB of output', async () => {
+  test('50 MB of output', long, async () => {
     let heard = 0
     const got = await sb.commands.run('head -c 52428800 /dev/zero | tr "\\0" x; echo end >&2', {
       onStdout: (data) => { heard += data.length },

@@ -47,7 +47,8 @@ describe('pause and resume', () => {
     const sb = await sandbox(t)
     await sb.commands.run('while :; do date +%s%N >> ticks; sleep 0.05; done',
       { background: true, timeoutMs: 0 }).then((run) => run.wait().catch(() => {}) && undefined)
-    await eventually('ticking', () => sb.files.exists('ticks'))
+    await eventually('ticking', async () => // the file is there before the first tick is
+      (await sb.files.exists('ticks')) && (await sb.files.read('ticks')).split('\n').length > 2)
     await sb.pause()
     await sleep(1_500)
     await sb.connect()

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { request as httpRequest } from 'node:http'
 import { after, before, describe, test } from 'node:test'
 
-import { base, create, eventually, noise, request, route, sandbox, sha256, shared, undici, within } from './sdk.mjs'
+import { base, create, eventually, long, noise, request, route, sandbox, sha256, shared, undici, within } from './sdk.mjs'
 
 // server answers over HTTP and echoes WebSocket messages. It runs inside.
 const server = `
@@ -88,7 +88,7 @@ describe('ports', () => {
     assert.equal(JSON.parse(Buffer.concat(body)).url, '/named')
   })
 
-  test('large bodies', async () => {
+  test('large bodies', long, async () => {
     const data = noise(20 << 20)
     const res = await request(sb, 3000, '/hash', { method: 'POST', body: data })
     assert.equal(await res.text(), sha256(data))

@@ -42,7 +42,7 @@ describe('pty', () => {
     await type('\x03')
     await eventually('interrupted', () => seen.text.includes('^C'))
     await type('echo still "here"\n')
-    await eventually('back at the prompt', () => seen.text.includes('still here'))
+    await eventually(`back at the prompt: ${JSON.stringify(seen.text)}`, () => seen.text.includes('still here'))
     await type('\x04')
     await within(20_000, 'end of input', pty.wait().catch(() => {}))
   })

@@ -112,7 +112,7 @@ func howEnded(why error) string {
 	case "E2023":
 		return "sandbox ended by itself"
 	}
-	return "sandbox is gone"
+	return "sandbox does not exist"
 }
 
 func (s *Server) kill(w http.ResponseWriter, r *http.Request) error {

@@ -48,6 +48,8 @@ type Options struct {
 	MaxConnections int // of clients, at one time; zero: what the descriptor limit allows
 
 	Logger *slog.Logger // nil discards
+
+	testOnlyClock time.Duration // when set, instead of the clocks for slow clients
 }
 
 // Server is a control plane and the way to its sandboxes. It is safe for
@@ -131,7 +133,7 @@ func New(o *Options) (*Server, error) {
 	s.handler = s.routes()
 	s.http = &http.Server{
 		Handler:           s.handler,
-		ReadHeaderTimeout: headerTimeout,
+		ReadHeaderTimeout: s.clock(headerTimeout),
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
@@ -142,6 +144,14 @@ func New(o *Options) (*Server, error) {
 		s.wg.Go(func() { s.sample(s.ctx, meter) })
 	}
 	return s, nil
+}
+
+// clock is one of the clocks for slow clients.
+func (s *Server) clock(d time.Duration) time.Duration {
+	if s.opts.testOnlyClock > 0 {
+		return s.opts.testOnlyClock
+	}
+	return d
 }
 
 // Keys are the API keys of the server's state directory.

@@ -149,6 +149,7 @@ func (r *run) pump() {
 			break
 		}
 		stdout.write(ev.Stdout)
+		stdout.write(ev.Terminal)
 		stderr.write(ev.Stderr)
 	}
 	r.copyErr = errors.Join(stdout.err, stderr.err)

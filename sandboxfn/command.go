@@ -69,6 +69,8 @@ type Cmd struct {
 	pid    uint32 // of that process
 	shell  bool
 
+	terminal *envd.Size // nil: pipes
+
 	pipes   []*outPipe
 	input   *inPipe
 	started chan struct{} // closed by Start, successful or not
@@ -256,7 +258,7 @@ func (c *Cmd) start() error {
 		stream, err = c.sb.envd.Start(ctx, &envd.StartOptions{
 			Path: c.Path, Args: c.args(), Env: env, Dir: c.Dir, User: c.User,
 			Stdin:   c.Stdin != nil || c.input != nil,
-			Timeout: c.limit(),
+			Timeout: c.limit(), Terminal: c.terminal,
 		})
 	}
 	if err != nil {

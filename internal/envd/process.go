@@ -36,6 +36,8 @@ type StartOptions struct {
 	Stdin   bool              // a pipe; else /dev/null
 	Timeout time.Duration     // after which the server kills the process; zero: never
 	Channel string            // id of a channel to hand over; empty: none
+
+	Terminal *Size // run in a terminal of this size; nil: with pipes
 }
 
 // Start starts a process and returns once it runs. When ctx ends before that,
@@ -47,6 +49,9 @@ func (c *Client) Start(ctx context.Context, o *StartOptions) (*Stream, error) {
 		Process: &process.ProcessConfig{Cmd: o.Path, Args: o.Args, Envs: o.Env},
 		Stdin:   &o.Stdin,
 	})
+	if o.Terminal != nil {
+		req.Msg.Pty, req.Msg.Stdin = o.Terminal.message(), nil
+	}
 	if o.Dir != "" {
 		req.Msg.Process.Cwd = &o.Dir
 	}

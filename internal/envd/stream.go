@@ -33,6 +33,7 @@ type Stream struct {
 // bytes belong to the receiver of the event.
 type Event struct {
 	Stdout, Stderr []byte
+	Terminal       []byte // what a process with a terminal prints
 	End            *End
 }
 
@@ -67,6 +68,8 @@ func (s *Stream) Next() (Event, error) {
 				return Event{Stdout: o.Stdout}, nil
 			case *process.ProcessEvent_DataEvent_Stderr:
 				return Event{Stderr: o.Stderr}, nil
+			case *process.ProcessEvent_DataEvent_Pty:
+				return Event{Terminal: o.Pty}, nil
 			}
 		case *process.ProcessEvent_End:
 			end := &End{
@@ -231,8 +234,8 @@ func notStarted(ctx context.Context, op string, d domain, in receiver) error {
 		if err != nil {
 			return wrap(ctx, op, d, err)
 		}
-		if b := ev.GetData().GetStderr(); len(why) < 4<<10 {
-			why = append(why, b...)
+		if d := ev.GetData(); len(why) < 4<<10 {
+			why = append(append(why, d.GetStderr()...), d.GetPty()...)
 		}
 	}
 	return protocolError(op, "the server did not say which process it started")

@@ -20,9 +20,6 @@ import (
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 )
 
-// stallTimeout ends a download whose client takes nothing for so long.
-const stallTimeout = 60 * time.Second
-
 // maxUnsized bounds what is sent of a file that says 0 for its size. Some files
 // of /proc, such as pagemap, have no end that anybody would wait for.
 const maxUnsized = 16 << 20
@@ -101,7 +98,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request, u *account.Us
 	defer f.Close()
 	w.Header().Set("Content-Disposition", mime.FormatMediaType("inline", map[string]string{"filename": path.Base(p)}))
 	w.Header().Add("Vary", "Accept-Encoding")
-	pw := &patientWriter{ResponseWriter: w, control: http.NewResponseController(w)}
+	pw := newPatientWriter(w, r)
 	defer pw.done()
 	if !identity {
 		sendZipped(pw, path.Base(p), f)
@@ -186,17 +183,3 @@ func accepted(h http.Header) (identity, zipped bool) {
 	}
 	return quality("identity", 1) > 0, quality("gzip", 0) > 0
 }
-
-// patientWriter gives up on a client that takes nothing for stallTimeout.
-type patientWriter struct {
-	http.ResponseWriter
-	control *http.ResponseController
-}
-
-func (w *patientWriter) Write(p []byte) (int, error) {
-	// Not every writer has deadlines; without one the server's own limits hold.
-	_ = w.control.SetWriteDeadline(time.Now().Add(stallTimeout))
-	return w.ResponseWriter.Write(p)
-}
-
-func (w *patientWriter) done() { _ = w.control.SetWriteDeadline(time.Time{}) }

@@ -374,7 +374,10 @@ func openWay(t *testing.T, dir string) {
 	t.Helper()
 	for d := dir; d != "/"; d = path.Dir(d) {
 		st, err := os.Stat(d)
-		check(t, err, os.Chmod(d, st.Mode()|0o111))
+		check(t, err)
+		if st.Mode()&0o111 != 0o111 {
+			check(t, os.Chmod(d, st.Mode()|0o111))
+		}
 	}
 }
 

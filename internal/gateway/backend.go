@@ -28,6 +28,13 @@ func (c *backendConn) Close() error {
 	return c.Conn.Close()
 }
 
+// ReadFrom sends what r has, a large body.
+func (c *backendConn) ReadFrom(r io.Reader) (int64, error) {
+	buf := largeBuffers.Get()
+	defer largeBuffers.Put(buf)
+	return io.CopyBuffer(struct{ io.Writer }{c.Conn}, struct{ io.Reader }{r}, buf)
+}
+
 // CloseWrite ends what is sent, for connections that changed their protocol.
 func (c *backendConn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {

@@ -25,15 +25,15 @@ const envdPort = api.EnvdPort
 type forwarder struct {
 	s         *Server
 	transport *http.Transport
-	proxy     *httputil.ReverseProxy
-	carried   atomic.Int64 // requests on their way
+	calls     *httputil.ReverseProxy // for requests whose answers are mostly events
+	downloads *httputil.ReverseProxy // for GET
+	carried   atomic.Int64           // requests on their way
 }
 
 const (
 	idlePerPort = 32               // connections kept open to one port
 	idlePort    = 30 * time.Second // below the idle limit of the runtime, so that we close first
-	copyBuffer  = 64 << 10
-	drainLimit  = 5 * time.Second // for what is left of a body that nobody reads
+	drainLimit  = 5 * time.Second  // for what is left of a body that nobody reads
 )
 
 func newForwarder(s *Server) *forwarder {
@@ -46,15 +46,19 @@ func newForwarder(s *Server) *forwarder {
 		ExpectContinueTimeout: time.Second,
 		DisableCompression:    true, // bytes pass as they are
 	}
-	f.proxy = &httputil.ReverseProxy{
+	f.calls, f.downloads = f.proxy(smallBuffers), f.proxy(largeBuffers)
+	return f
+}
+
+func (f *forwarder) proxy(b *buffers) *httputil.ReverseProxy {
+	return &httputil.ReverseProxy{
 		Rewrite:       f.rewrite,
 		Transport:     f.transport,
 		FlushInterval: -1, // what a sandbox says is passed on at once
 		ErrorHandler:  f.failed,
-		ErrorLog:      slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
-		BufferPool:    buffers{},
+		ErrorLog:      slog.NewLogLogger(f.s.log.Handler(), slog.LevelDebug),
+		BufferPool:    b,
 	}
-	return f
 }
 
 // close ends idle connections.
@@ -131,7 +135,11 @@ func (f *forwarder) carry(w http.ResponseWriter, r *http.Request, a address, b *
 		defer rt.body.finish()
 		r.Body, ctx = rt.body, rt.body.trace(ctx)
 	}
-	f.proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, routeKey{}, rt)))
+	proxy := f.calls
+	if r.Method == http.MethodGet {
+		proxy = f.downloads
+	}
+	proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, routeKey{}, rt)))
 }
 
 // crowded answers that there are too many requests.

@@ -180,7 +180,7 @@ func (m *sandboxMaker) start(ctx context.Context, s *setup, stdout, stderr func(
 	token := newToken()
 	start := func() (*workerProc, error) {
 		uploading, span := s.span(ctx, spanUpload)
-		path, err := sb.ensureArtifact(uploading, file)
+		path, err := sb.ensureArtifact(uploading, file, o.User)
 		span.end(err, slog.String(attrSandbox, sb.ID()))
 		if err != nil {
 			return nil, &stepError{"upload", err}

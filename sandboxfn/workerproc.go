@@ -3,14 +3,11 @@ package sandboxfn
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"net"
 	"strings"
 	"sync"
 	"syscall"
 
-	"github.com/agent-sandbox/sandbox-go/internal/artifact"
 	"github.com/agent-sandbox/sandbox-go/internal/envd"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
@@ -263,64 +260,3 @@ func (w *workerProc) close() {
 }
 
 var errWorkerClosed = errdefs.New("E5004", "run worker", "the worker was given up")
-
-// ensureArtifact returns the path of the program inside the sandbox. It is
-// uploaded when the sandbox does not hold it yet, and checked after that.
-func (sb *Sandbox) ensureArtifact(ctx context.Context, a artifact.Self) (string, error) {
-	const op = "send program"
-	if err := sb.usable(); err != nil {
-		return "", err
-	}
-	if p := sb.state.Artifacts[a.Digest]; p != "" {
-		return p, nil
-	}
-	path := ".cache/sandbox-worker/" + a.Digest
-	if e, err := sb.envd.Stat(ctx, path); err == nil && e.Size == a.Size && e.Mode.IsRegular() && e.Mode&0o100 != 0 {
-		// Only a complete and checked upload is ever made executable.
-		return e.Path, nil
-	} else if err != nil && !errors.Is(err, ErrPathNotFound) {
-		return "", sb.explain(ctx, err)
-	}
-	f, err := a.Open()
-	if err != nil {
-		return "", errdefs.Wrap("E9010", op, "cannot read the program's own file", err)
-	}
-	defer f.Close()
-	part := path + "." + randomID()[:8]
-	if _, err := sb.envd.WriteFile(ctx, part, io.LimitReader(f, a.Size), a.Size, nil); err != nil {
-		return "", sb.explain(ctx, err)
-	}
-	e, err := sb.envd.Stat(ctx, part)
-	if err == nil && e.Size != a.Size {
-		err = errdefs.New("E9010", op, fmt.Sprintf("%d bytes arrived of %d", e.Size, a.Size))
-	}
-	if err == nil {
-		err = sb.checkDigest(ctx, e.Path, a.Digest)
-	}
-	if err == nil {
-		err = sb.tool(ctx, "chmod", "0755", "--", e.Path)
-	}
-	if err == nil {
-		err = sb.envd.Move(ctx, part, path)
-	}
-	if err != nil {
-		return "", errors.Join(sb.explain(ctx, err), sb.envd.Remove(context.WithoutCancel(ctx), part))
-	}
-	return strings.TrimSuffix(e.Path, e.Name) + a.Digest, nil
-}
-
-// checkDigest compares the content of a file inside with digest, where the
-// sandbox has a tool for it.
-func (sb *Sandbox) checkDigest(ctx context.Context, path, digest string) error {
-	out, err := sb.Command(ctx, "sha256sum", path).Output()
-	if errors.Is(err, ErrCommandNotFound) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	if got, _, _ := strings.Cut(strings.TrimPrefix(string(out), `\`), " "); got != digest {
-		return errdefs.New("E9010", "send program", "what arrived in the sandbox is not what was sent")
-	}
-	return nil
-}

@@ -128,19 +128,19 @@ func TestEnsureArtifact(t *testing.T) {
 	must(t, err)
 	t.Run("upload", func(t *testing.T) {
 		sb := localSandbox(t)
-		path, err := sb.ensureArtifact(t.Context(), self)
+		path, err := sb.ensureArtifact(t.Context(), self, "")
 		must(t, err)
 		if out, err := sb.Command(t.Context(), path, "-test.list", "TestEnsureArtifact").Output(); err != nil || !strings.Contains(string(out), "TestEnsureArtifact") {
 			t.Errorf("got %q, %v", out, err)
 		}
 		start := time.Now()
-		again, err := sb.ensureArtifact(t.Context(), self)
+		again, err := sb.ensureArtifact(t.Context(), self, "")
 		if again != path || err != nil || time.Since(start) > 10*time.Second {
 			t.Errorf("again: %q, %v, in %v", again, err, time.Since(start))
 		}
 		wrong := self
 		wrong.Digest = strings.Repeat("0", 64)
-		if _, err := sb.ensureArtifact(t.Context(), wrong); CodeOf(err) != "E9010" {
+		if _, err := sb.ensureArtifact(t.Context(), wrong, ""); CodeOf(err) != "E9010" {
 			t.Errorf("wrong digest: %v", err)
 		}
 		list, err := sb.FS(t.Context()).ReadDir(".cache/sandbox-worker")
@@ -153,7 +153,7 @@ func TestEnsureArtifact(t *testing.T) {
 		sb, err := c.createForPool(t.Context(), nil, poolNeeds{artifacts: []providers.Artifact{{Digest: self.Digest, Path: self.Path}}})
 		must(t, err)
 		defer sb.Close()
-		path, err := sb.ensureArtifact(t.Context(), self)
+		path, err := sb.ensureArtifact(t.Context(), self, "")
 		must(t, err)
 		if strings.Contains(path, ".cache") {
 			t.Errorf("it was uploaded to %s", path)

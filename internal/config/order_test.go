@@ -150,6 +150,9 @@ func TestOrder(t *testing.T) {
 					continue
 				}
 				for _, blank := range []bool{false, true} {
+					if blank && lo > hi+2 {
+						continue // the next ones are enough
+					}
 					a, wantA := sample(s, 0)
 					b, wantB := sample(s, 1)
 					w := newWorld()
@@ -190,7 +193,7 @@ func TestOrder(t *testing.T) {
 			}
 		}
 	}
-	if n < 1000 {
+	if n < 800 {
 		t.Errorf("only %d cases", n)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/agent-sandbox/sandbox-go/internal/redact"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -186,6 +187,11 @@ func TestValueString(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	if got := c.Value("region").String(); got != "cn-x" {
+		t.Errorf("got %q", got)
+	}
+	// What was loaded is known, usable or not.
+	world{env: map[string]string{"SANDBOX_API_KEY": `"loaded-in-quotes"`, "ALICLOUD_SECRET_KEY": "loaded-secret-key"}}.load(t)
+	if got := redact.String("loaded-in-quotes and loaded-secret-key"); got != "*** and ***" {
 		t.Errorf("got %q", got)
 	}
 	o := world{files: map[string]string{credsFile: "[default]\napi_key_command = ['pass', 'show', 'x']"}}.build(t)

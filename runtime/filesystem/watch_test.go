@@ -164,6 +164,42 @@ func TestTooManyDirectories(t *testing.T) {
 	}
 }
 
+// A name in a watched tree that became a link leads nowhere.
+func TestResolveBelow(t *testing.T) {
+	dir := t.TempDir()
+	for name, to := range map[string]string{"link": "real", "out": "/", "up": ".."} {
+		if err := os.Symlink(to, dir+"/"+name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.MkdirAll(dir+"/real/sub", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	root, err := openPath(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(root)
+	for rel, ok := range map[string]bool{
+		"": true, "real": true, "real/sub": true, "real/..": true,
+		"link": false, "link/sub": false, "out": false, "out/etc": false, "up": false, "..": false, "real/../..": false, "/etc": false, "none": false,
+	} {
+		fd, err := resolveBelow(root, rel, unix.O_PATH|unix.O_DIRECTORY)
+		if (err == nil) != ok {
+			t.Errorf("%q: got %v", rel, err)
+		}
+		if err == nil {
+			unix.Close(fd)
+		}
+	}
+	if e := entryBelow(root, "out/etc", dir, account.NewBook("", false).Names()); e != nil {
+		t.Errorf("got %v", e)
+	}
+	if e := entryBelow(root, "out", dir, account.NewBook("", false).Names()); e == nil || e.GetPath() != dir+"/out" {
+		t.Errorf("got %v", e)
+	}
+}
+
 func TestNetworkTypes(t *testing.T) {
 	for _, magic := range []uint32{0x6969, 0xff534d42, 0x517b, 0xfe534d42, 0x65735546} { // what envd refuses
 		if networkTypes[magic] == "" {

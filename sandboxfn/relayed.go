@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envd"
+	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
 )
@@ -156,21 +157,36 @@ func (r *relayed) sendAll(ctx context.Context, w *workerProc) error {
 		case <-ctx.Done():
 		}
 	})
+	pid := uint32(w.pid())
+	write := func(p []byte) error { return w.sb.envd.SendInput(ctx, pid, p) }
+	finish := ctx.Err
+	if w.sb.limits == (providers.TransportLimits{}) { // else a stream of input would be cut
+		in, err := w.sb.envd.OpenInput(ctx, pid, false)
+		if err != nil {
+			return r.lostInput(w, err)
+		}
+		defer in.Abandon()
+		write = func(p []byte) error { return in.Write(ctx, p) }
+		finish = func() error { return in.Close(ctx) }
+	}
 	var piece []byte
 	for {
 		if piece = r.conn.take(piece, r.piece); len(piece) == 0 {
-			return ctx.Err()
+			return finish()
 		}
-		err := w.sb.envd.SendInput(ctx, uint32(w.pid()), piece)
-		switch {
-		case err == nil:
-		case errors.Is(err, ErrProcessGone), errdefs.CodeOf(err) == "E3013":
-			r.conn.refuse(err) // how it ended, the stream tells
-			return err
-		default:
-			err = w.sb.explain(w.sb.life, err)
-			r.conn.end(err)
-			return err
+		if err := write(piece); err != nil {
+			return r.lostInput(w, err)
 		}
 	}
+}
+
+// lostInput ends the connection because of a failure to send.
+func (r *relayed) lostInput(w *workerProc, err error) error {
+	if errors.Is(err, ErrProcessGone) || errdefs.CodeOf(err) == "E3013" {
+		r.conn.refuse(err) // how it ended, the stream tells
+		return err
+	}
+	err = w.sb.explain(w.sb.life, err)
+	r.conn.end(err)
+	return err
 }

@@ -309,11 +309,11 @@ func TestPausedExpires(t *testing.T) {
 		if _, err := p.SetLifetime(t.Context(), sb.ID, minLifetime); err != nil {
 			t.Fatal(err)
 		}
+		checkEnded(t, pids) // before anybody looks, and perhaps helps
 		eventually(t, "the sandbox is gone", func() bool {
 			_, err := p.Get(t.Context(), sb.ID)
 			return errors.Is(err, errdefs.ErrExpired)
 		})
-		checkEnded(t, pids)
 	})
 }
 
@@ -434,11 +434,11 @@ func TestPausedEndsWithClient(t *testing.T) {
 	pids := hostPids(t, p, id)
 	cmd.Process.Kill()
 	end()
+	checkEnded(t, pids)
 	eventually(t, "the sandbox is gone", func() bool {
 		_, err := p.Get(t.Context(), id)
 		return errors.Is(err, errdefs.ErrKilled)
 	})
-	checkEnded(t, pids)
 }
 
 // Of many that pause at once one does and the others are told that it is.

@@ -14,18 +14,23 @@ import (
 
 const sandboxPaused = "the sandbox is paused"
 
-// whilePaused refuses requests while the sandbox is paused: all but the probe
-// GET /health. Connect calls are left to refuseCalls, which knows how to say it.
+// whilePaused refuses requests while the sandbox is paused, but for those that
+// touch neither a process nor a file. Connect calls are left to refuseCalls,
+// which knows how to say it.
 func whilePaused(paused func() bool, next http.Handler) http.Handler {
 	if paused == nil {
 		return next
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/health" || isCall(r.URL.Path) || !paused() {
-			next.ServeHTTP(w, r)
-			return
+		switch r.URL.Path {
+		case "/health", "/metrics", "/envs":
+		default:
+			if !isCall(r.URL.Path) && paused() {
+				fault.HTTP(w, http.StatusConflict, "E2024", sandboxPaused)
+				return
+			}
 		}
-		fault.HTTP(w, http.StatusConflict, "E2024", sandboxPaused)
+		next.ServeHTTP(w, r)
 	})
 }
 

@@ -48,6 +48,9 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, timeout time.Dur
 		return err
 	}
 	rec.Owner = ownerOf(r)
+	if req.Places, err = placesOf(r); err != nil {
+		return err
+	}
 	if err := identify(r.Header.Values(requestHeader), rec, req); err != nil {
 		return err
 	}
@@ -87,6 +90,21 @@ func identify(given []string, rec *record, req *providers.CreateRequest) error {
 	req.Metadata[markRequest] = hex.EncodeToString(sum[:])
 	req.RequestID = rec.Owner + "/" + given[0]
 	return nil
+}
+
+// placesOf reads which paths the default user must be able to write; a slash at
+// the end makes it a directory. The provider checks them.
+func placesOf(r *http.Request) ([]providers.Place, error) {
+	paths, err := api.SplitPlaces(strings.Join(r.Header.Values(api.PlacesHeader), ","))
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "E2011", "%s is not percent-encoded", api.PlacesHeader)
+	}
+	var places []providers.Place
+	for _, p := range paths {
+		at, dir := strings.CutSuffix(p, "/")
+		places = append(places, providers.Place{Path: at, Dir: dir})
+	}
+	return places, nil
 }
 
 // plan checks the body of a creation and says what is to be made. Nothing has

@@ -88,11 +88,19 @@ func startLocal(t testing.TB, o Options) *fixture {
 		if err := p.Close(); err != nil {
 			t.Error(err)
 		}
-		if left, _ := os.ReadDir(filepath.Join(state, "local", "boxes")); len(left) > 0 {
-			t.Errorf("%d sandboxes are left", len(left))
-		}
 	})
-	t.Cleanup(func() { killAll(t, p) })
+	t.Cleanup(func() {
+		killAll(t, p)
+		eventually(t, "no sandbox is left", func() bool {
+			// Those that were being made when their creator was killed end by
+			// themselves; their directories wait for a collection.
+			if err := p.GC(context.Background()); err != nil {
+				t.Error(err)
+			}
+			left, _ := os.ReadDir(filepath.Join(state, "local", "boxes"))
+			return len(left) == 0
+		})
+	})
 	o.Provider = p
 	return start(t, state, o)
 }

@@ -234,15 +234,29 @@ func TestTerminalEnv(t *testing.T) {
 	t.Run("foreign", func(t *testing.T) { check(t, foreignSandbox(t), "") })
 }
 
-// TestTerminalKeys: a login shell without options, whose keys mean the
-// foreground job, and which ends with Ctrl-D and its own status.
+// TestTerminalShell: without options it is an interactive login shell in a
+// terminal of the usual size.
+func TestTerminalShell(t *testing.T) {
+	onEachTerminal(t, func(t *testing.T, sb *Sandbox) {
+		s := openScreen(t, sb, nil)
+		s.keys("test -x \"$SHELL\" && echo \"flags:$-:\"; stty size; exit 3\n")
+		s.await(`flags:[A-Za-z]*i[A-Za-z]*:\r\n24 80\r\n`)
+		_, err := s.ended()
+		if e, ok := errors.AsType[*ExitError](err); !ok || e.ExitCode != 3 {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestTerminalKeys: keys mean the foreground job, the shell ends with Ctrl-D and
+// its own status.
 func TestTerminalKeys(t *testing.T) {
 	need(t, "bash")
 	onEachTerminal(t, func(t *testing.T, sb *Sandbox) {
-		s := openScreen(t, sb, &TerminalOptions{Cols: 200})
-		// Whatever the profile prints, from here on the prompt is known.
-		s.keys("unset PROMPT_COMMAND; PS1='P''$ '\n")
-		s.await(`[\r\n](\x1b\[[?0-9a-z]*)?P\$ `)
+		s := openScreen(t, sb, &TerminalOptions{
+			Cols: 200, Command: "bash", Args: []string{"--norc", "--noprofile", "-i"}, Env: []string{"PS1=P$ ", "HISTFILE="},
+		})
+		s.await(`P\$ `)
 		// Jobs say themselves that they have the terminal, and that they have it back.
 		s.keys(`sh -c 'echo started; exec sleep 100'` + "\n")
 		s.await(`[\r\n]started`)

@@ -3,9 +3,14 @@
 package server
 
 import (
+	"context"
+	"io"
 	"os/exec"
 	"testing"
 	"time"
+
+	"connectrpc.com/connect"
+	"github.com/creack/pty"
 
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 )
@@ -32,4 +37,92 @@ func BenchmarkCommand(b *testing.B) {
 	b.ReportMetric(float64(served)/float64(direct), "ratio")
 	b.ReportMetric(float64(direct.Microseconds())/float64(b.N), "µs/direct")
 	b.ReportMetric(float64(served.Microseconds())/float64(b.N), "µs/served")
+}
+
+// echoProgram answers each key.
+var echoProgram = []string{"-c", "stty raw -echo; echo ready; exec cat"}
+
+// BenchmarkKeystroke compares the way of a key to a program in a terminal and of
+// the answer back: through the server, and over a terminal of this process. The
+// metric ratio is what the server costs.
+func BenchmarkKeystroke(b *testing.B) {
+	direct, served := directKeys(b), servedKeys(b)
+	var near, far time.Duration
+	for b.Loop() {
+		began := time.Now()
+		direct()
+		middle := time.Now()
+		served()
+		near += middle.Sub(began)
+		far += time.Since(middle)
+	}
+	b.ReportMetric(float64(far)/float64(near), "ratio")
+	b.ReportMetric(float64(near.Microseconds())/float64(b.N), "µs/direct")
+	b.ReportMetric(float64(far.Microseconds())/float64(b.N), "µs/served")
+}
+
+// directKeys returns what types a key and waits for its answer.
+func directKeys(b *testing.B) func() {
+	cmd := exec.Command("/bin/sh", echoProgram...)
+	term, err := pty.Start(cmd)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+		term.Close()
+	})
+	read := func(n int) {
+		if _, err := io.ReadFull(term, make([]byte, n)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	read(len("ready\n")) // raw: no carriage return is added
+	return func() {
+		if _, err := term.Write([]byte("k")); err != nil {
+			b.Fatal(err)
+		}
+		read(1)
+	}
+}
+
+func servedKeys(b *testing.B) func() {
+	r := newRig(b, nil)
+	out, err := r.process.Start(b.Context(), connect.NewRequest(inTerminal(0, 0, "/bin/sh", echoProgram...)))
+	if err != nil {
+		b.Fatal(err)
+	}
+	if !out.Receive() {
+		b.Fatal(out.Err())
+	}
+	pid := out.Msg().GetEvent().GetStart().GetPid()
+	read := func(n int) {
+		for n > 0 && out.Receive() {
+			n -= len(out.Msg().GetEvent().GetData().GetPty())
+		}
+		if err := out.Err(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	read(len("ready\n"))
+	in := r.process.StreamInput(b.Context())
+	send := func(m *pb.StreamInputRequest) {
+		if err := in.Send(m); err != nil {
+			b.Fatal(err)
+		}
+	}
+	send(inputStart(pid))
+	b.Cleanup(func() {
+		r.signal(context.WithoutCancel(b.Context()), pid, pb.Signal_SIGNAL_SIGKILL)
+		in.CloseAndReceive()
+		out.Close()
+	})
+	key := &pb.StreamInputRequest{Event: &pb.StreamInputRequest_Data{Data: &pb.StreamInputRequest_DataEvent{
+		Input: &pb.ProcessInput{Input: &pb.ProcessInput_Pty{Pty: []byte("k")}},
+	}}}
+	return func() {
+		send(key)
+		read(1)
+	}
 }

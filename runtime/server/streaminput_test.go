@@ -5,6 +5,7 @@ package server
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
@@ -13,6 +14,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -205,4 +207,42 @@ func TestPatience(t *testing.T) {
 	if d.read.IsZero() || d.read.After(time.Now()) {
 		t.Errorf("an aborted body has the deadline %v", d.read)
 	}
+}
+
+// FuzzStreamInput: no body makes the server panic, and each gets an answer. The
+// processes are there to be found.
+func FuzzStreamInput(f *testing.F) {
+	r := newRig(f, nil)
+	start := func(req *pb.StartRequest) uint32 {
+		stream, err := r.process.Start(f.Context(), connect.NewRequest(req))
+		if err != nil || !stream.Receive() {
+			f.Fatal(err, stream.Err())
+		}
+		f.Cleanup(func() { stream.Close() })
+		return stream.Msg().GetEvent().GetStart().GetPid()
+	}
+	cat := &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: "/bin/cat"}}
+	for _, pid := range []uint32{start(cat), start(inTerminal(0, 0, "/bin/cat")), 999999} {
+		for _, m := range []string{`{"data":{"input":{"stdin":"eA=="}}}`, `{"data":{"input":{"pty":"eA=="}}}`, `{"keepalive":{}}`, `{"start":{}}`, `{}`, `[`} {
+			f.Add(pid, m, []byte{0, 0, 0, 0, 2, '{', '}'})
+		}
+	}
+	f.Fuzz(func(t *testing.T, pid uint32, message string, rest []byte) {
+		var body bytes.Buffer
+		for _, m := range []string{fmt.Sprintf(`{"start":{"process":{"pid":%d}}}`, pid), message} {
+			body.Write(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(m))))
+			body.WriteString(m)
+		}
+		body.Write(rest)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		req := httptest.NewRequestWithContext(ctx, "POST", "/process.Process/StreamInput", &body)
+		req.Header.Set("Content-Type", "application/connect+json")
+		req.Header.Set(tokenHeader, testToken)
+		w := httptest.NewRecorder()
+		r.Handler().ServeHTTP(w, req)
+		if ctx.Err() != nil || w.Code != http.StatusOK || !bytes.Contains(w.Body.Bytes(), []byte{2, 0, 0}) {
+			t.Errorf("got %d, %q, %v", w.Code, w.Body, ctx.Err())
+		}
+	})
 }

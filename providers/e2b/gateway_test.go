@@ -1,4 +1,4 @@
-package e2b
+package e2b_test
 
 import (
 	"context"
@@ -10,13 +10,15 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/internal/gateway"
 	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/providers/e2b"
 	"github.com/agent-sandbox/sandbox-go/providers/providertest"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn"
 )
 
 // newGateway serves real sandboxes on a listener and returns a key.
 func newGateway(t testing.TB, l net.Listener) string {
 	t.Helper()
-	srv, err := gateway.New(&gateway.Options{Provider: newLocal(t), StateDir: filepath.Join(t.TempDir(), "gateway"), Logger: logger(t)})
+	srv, err := gateway.New(&gateway.Options{Provider: e2b.NewLocal(t), StateDir: filepath.Join(t.TempDir(), "gateway"), Logger: e2b.Logger(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,15 +61,35 @@ func TestContractAgainstGateway(t *testing.T) {
 		t.Run(network, func(t *testing.T) {
 			l, addr := listen(t, network)
 			key := newGateway(t, l)
-			profile := Cloud()
+			profile := e2b.Cloud()
 			profile.ListLag = 0 // it is ours
 			providertest.Run(t, func(t *testing.T) providers.Provider {
-				p, err := Open(profile, providers.Config{Logger: logger(t), Settings: map[string]string{SettingAPIURL: addr, SettingAPIKey: key}})
+				p, err := e2b.Open(profile, providers.Config{Logger: e2b.Logger(t), Settings: map[string]string{e2b.SettingAPIURL: addr, e2b.SettingAPIKey: key}})
 				if err != nil {
 					t.Fatal(err)
 				}
 				return p
 			}, providertest.Options{})
+		})
+	}
+}
+
+func TestClientAgainstGateway(t *testing.T) {
+	for _, network := range []string{"tcp", "unix"} {
+		t.Run(network, func(t *testing.T) {
+			l, addr := listen(t, network)
+			key := newGateway(t, l)
+			t.Setenv("SANDBOX_CONFIG_DIR", t.TempDir())
+			t.Chdir(t.TempDir())
+			providertest.RunClient(t, func(t *testing.T) *sandboxfn.Client {
+				c, err := sandboxfn.NewClient(&sandboxfn.ClientOptions{
+					Provider: "e2b", APIURL: addr, SandboxURL: addr, APIKey: sandboxfn.NewSecret(key), Logger: e2b.Logger(t),
+				})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return c
+			}, providertest.ClientOptions{})
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package fc
+package fc_test
 
 import (
 	"context"
@@ -14,8 +14,10 @@ import (
 	"github.com/agent-sandbox/sandbox-go/internal/fakes/e2bcloud"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/providers/e2b"
+	"github.com/agent-sandbox/sandbox-go/providers/fc"
 	"github.com/agent-sandbox/sandbox-go/providers/local"
 	"github.com/agent-sandbox/sandbox-go/providers/providertest"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -61,7 +63,7 @@ func newCloud(t *testing.T, how e2bcloud.Behaviour) *e2bcloud.Cloud {
 
 func openFC(t *testing.T, c *e2bcloud.Cloud) providers.Provider {
 	t.Helper()
-	p, err := New(providers.Config{
+	p, err := fc.New(providers.Config{
 		Logger:   slog.New(slog.NewTextHandler(t.Output(), nil)),
 		Settings: map[string]string{e2b.SettingAPIURL: c.URL, e2b.SettingSandboxURL: c.URL, e2b.SettingAPIKey: c.Key},
 	})
@@ -79,4 +81,27 @@ func TestContract(t *testing.T) {
 	if n := c.Living(); n != 0 {
 		t.Errorf("%d sandboxes are left", n)
 	}
+}
+
+func TestClient(t *testing.T) {
+	c := newCloud(t, e2bcloud.Behaviour{ListLag: time.Second, Strict: true})
+	t.Setenv("SANDBOX_CONFIG_DIR", t.TempDir())
+	t.Chdir(t.TempDir())
+	t.Run("client", func(t *testing.T) { runClient(t, c) })
+	if n := c.Living(); n != 0 {
+		t.Errorf("%d sandboxes are left", n)
+	}
+}
+
+func runClient(t *testing.T, c *e2bcloud.Cloud) {
+	providertest.RunClient(t, func(t *testing.T) *sandboxfn.Client {
+		cl, err := sandboxfn.NewClient(&sandboxfn.ClientOptions{
+			Provider: "fc", APIURL: c.URL, SandboxURL: c.URL, APIKey: sandboxfn.NewSecret(c.Key),
+			Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cl
+	}, providertest.ClientOptions{Foreign: true})
 }

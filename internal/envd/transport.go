@@ -66,7 +66,11 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 
 // decorate sets what every request carries.
 func (t *transport) decorate(h http.Header) {
+	user := h["Authorization"]
 	maps.Copy(h, t.headers)
+	if user != nil {
+		h["Authorization"] = user // the endpoint's is the default
+	}
 	if t.token != "" {
 		h.Set("X-Access-Token", t.token)
 	}

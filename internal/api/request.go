@@ -40,6 +40,7 @@ type route struct {
 	slow     bool   // it waits for a machine to start
 
 	requestID string        // identity of the creation; empty: none
+	places    string        // of the creation, as the header says them; empty: none
 	grace     time.Duration // for an answer after ctx has ended
 }
 
@@ -210,6 +211,9 @@ func (c *Client) request(ctx context.Context, rt *route, payload []byte) (*http.
 	}
 	if rt.requestID != "" {
 		req.Header.Set(RequestHeader, rt.requestID)
+	}
+	if rt.places != "" {
+		req.Header.Set(PlacesHeader, rt.places)
 	}
 	return req, nil
 }

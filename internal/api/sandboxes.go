@@ -19,6 +19,36 @@ import (
 // for it; others ignore it.
 const RequestHeader = "Sandbox-Request-Id"
 
+// PlacesHeader holds the places of a creation: paths, percent-encoded and
+// joined by commas. Servers of ours, whose sandboxes cannot be written
+// everywhere, make them; others ignore it.
+const PlacesHeader = "Sandbox-Places"
+
+// joinPlaces writes the header of places.
+func joinPlaces(places []string) string {
+	var out []string
+	for _, p := range places {
+		out = append(out, strings.ReplaceAll(url.PathEscape(p), "%2F", "/"))
+	}
+	return strings.Join(out, ",")
+}
+
+// SplitPlaces reads the header of places; empty text has none.
+func SplitPlaces(header string) ([]string, error) {
+	if header == "" {
+		return nil, nil
+	}
+	var out []string
+	for _, p := range strings.Split(header, ",") {
+		p, err := url.PathUnescape(p)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	return out, nil
+}
+
 // Create makes a sandbox. It is repeated only when the service certainly made
 // nothing; whether it did is [Undone] of the error. Nothing is sent when ctx has
 // ended. When it ends later, the request in flight gets grace to be answered,
@@ -28,6 +58,7 @@ func (c *Client) Create(ctx context.Context, in *NewSandbox, requestID string, g
 	rt := &route{
 		op: "create sandbox", method: http.MethodPost, path: c.versioned("/sandboxes"), template: in.TemplateID,
 		create: true, body: true, slow: true, grace: grace, requestID: requestID,
+		places: joinPlaces(in.Places),
 	}
 	var out Sandbox
 	a, _, err := c.do(ctx, rt, in, &out)

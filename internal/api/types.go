@@ -81,6 +81,10 @@ type NewSandbox struct {
 	IAM                 json.RawMessage   `json:"iam,omitempty"`
 	MCP                 json.RawMessage   `json:"mcp,omitempty"`
 	VolumeMounts        []VolumeMount     `json:"volumeMounts,omitempty"`
+
+	// Places travel in the header [PlacesHeader]: paths that the default user
+	// must be able to write, those of directories with a slash at the end.
+	Places []string `json:"-"`
 }
 
 // AutoResume says whether a request resumes a paused sandbox.

@@ -196,7 +196,6 @@ func TestRefusedBeforeAnyRequest(t *testing.T) {
 		code errdefs.Code
 	}{
 		"image":          {providers.CreateRequest{Image: "busybox"}, "E8004"},
-		"memory":         {providers.CreateRequest{Resources: providers.Resources{MemoryMiB: 1}}, "E8004"},
 		"processes":      {providers.CreateRequest{Resources: providers.Resources{Processes: 1}}, "E8004"},
 		"GPU":            {providers.CreateRequest{Resources: providers.Resources{GPU: "a"}}, "E8004"},
 		"volume":         {providers.CreateRequest{Volumes: []providers.Volume{{Name: "v", Path: "/v"}}}, "E8004"},
@@ -219,6 +218,28 @@ func TestRefusedBeforeAnyRequest(t *testing.T) {
 	}
 	if n := c.Requests("POST /sandboxes") + c.Requests("GET /v2/sandboxes"); n != 0 {
 		t.Errorf("%d requests", n)
+	}
+}
+
+// A size is what the sandbox must have at least: the template gives it, or the
+// sandbox is removed.
+func TestSizeAsked(t *testing.T) {
+	c := newCloud(t, e2bcloud.Behaviour{})
+	p := openE2B(t, v1(), to(c.URL, c.Key))
+	sb, err := p.Create(t.Context(), providers.CreateRequest{Resources: providers.Resources{CPUMilli: 100, MemoryMiB: 64}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(t.Context(), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []providers.Resources{{CPUMilli: 1 << 40}, {MemoryMiB: 1 << 40}, {DiskMiB: 1 << 40}} {
+		if _, err := p.Create(t.Context(), providers.CreateRequest{Resources: r}); errdefs.CodeOf(err) != "E8004" {
+			t.Errorf("%+v: %v, want E8004", r, err)
+		}
+	}
+	if n := c.Living(); n != 0 {
+		t.Errorf("%d sandboxes live on", n)
 	}
 }
 
@@ -279,6 +300,43 @@ func TestHostileControlPlane(t *testing.T) {
 				if d := time.Since(start); d > 20*time.Second {
 					t.Errorf("%s took %v", what, d)
 				}
+			}
+		})
+	}
+}
+
+// The data plane fails in every way while a creation waits for it: E2009 with
+// what came, soon, and nothing is left.
+func TestHostileDataPlane(t *testing.T) {
+	for name, way := range map[string]func(w http.ResponseWriter, r *http.Request){
+		"cut":      func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"page":     func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("<html>welcome</html>")) },
+		"OK":       func(w http.ResponseWriter, r *http.Request) { w.Write([]byte("OK")) },
+		"redirect": func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusFound) },
+		"refused":  func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusUnauthorized) },
+		"stall":    func(w http.ResponseWriter, r *http.Request) { <-r.Context().Done() },
+		"endless": func(w http.ResponseWriter, r *http.Request) {
+			for b := make([]byte, 1<<16); r.Context().Err() == nil; {
+				if _, err := w.Write(b); err != nil {
+					return
+				}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newCloud(t, e2bcloud.Behaviour{Data: func(w http.ResponseWriter, r *http.Request) bool { way(w, r); return true }})
+			p := openE2B(t, v1(), to(c.URL, c.Key))
+			p.testOnlyReadyLimit = 300 * time.Millisecond
+			start := time.Now()
+			sb, err := p.Create(t.Context(), providers.CreateRequest{})
+			if !errors.Is(err, errdefs.ErrNotReady) || sb != nil {
+				t.Errorf("%+v, %v", sb, err)
+			}
+			if d := time.Since(start); d > 20*time.Second {
+				t.Errorf("it took %v", d)
+			}
+			if n := c.Living(); n != 0 {
+				t.Errorf("%d sandboxes are left", n)
 			}
 		})
 	}

@@ -35,8 +35,11 @@ const (
 // request; with other parameters it is E2011.
 //
 // An answer that is lost is looked up. What cannot be used, or comes after ctx
-// has ended, is killed before Create returns, within 30 s. The service's
-// templates decide sizes, users and directories: asking for those is E8004.
+// has ended, is killed before Create returns, within 30 s. Places are made by
+// servers of ours; on others the runtime writes everywhere. The service's
+// templates decide sizes, users and directories. CPU, memory and disk are what
+// the sandbox must have at least: one with less is killed, and E8004. Asking for
+// the rest is E8004 before anything is sent.
 func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*providers.Sandbox, error) {
 	done, err := p.begin(ctx, opCreate)
 	if err != nil {
@@ -75,6 +78,7 @@ type order struct {
 	id       string // of the request
 	digest   string
 	lifetime time.Duration
+	size     providers.Resources // at least
 }
 
 // order checks a request and says it in the words of the wire.
@@ -82,7 +86,7 @@ func (p *Provider) order(req providers.CreateRequest) (*order, error) {
 	if err := p.checkCreate(&req); err != nil {
 		return nil, err
 	}
-	o := &order{id: req.RequestID, lifetime: req.Lifetime}
+	o := &order{id: req.RequestID, lifetime: req.Lifetime, size: req.Resources}
 	if o.lifetime == 0 {
 		o.lifetime = p.profile.Lifetime
 	}
@@ -99,9 +103,19 @@ func (p *Provider) order(req providers.CreateRequest) (*order, error) {
 	if err := p.network(o.body, req.Network); err != nil {
 		return nil, err
 	}
+	for _, pl := range req.Places {
+		at := pl.Path
+		if pl.Dir {
+			at += "/"
+		}
+		o.body.Places = append(o.body.Places, at)
+	}
 	text, err := json.Marshal(o.body) // maps are sorted
 	if err != nil {
 		return nil, errdefs.Wrap("E2011", opCreate, "the request cannot be written as JSON", err)
+	}
+	if o.size != (providers.Resources{}) || len(o.body.Places) > 0 { // what the body does not say
+		text = fmt.Appendf(text, "%+v %q", o.size, o.body.Places)
 	}
 	sum := sha256.Sum256(text)
 	o.digest = hex.EncodeToString(sum[:16])
@@ -149,7 +163,7 @@ func (p *Provider) checkCreate(req *providers.CreateRequest) error {
 	}{
 		{req.Image != "", "make sandboxes from images", "build a template from the image, and name that"},
 		{r.GPU != "", "give GPUs", ""},
-		{r != providers.Resources{}, "set the size of a sandbox", "the template decides it: build one with the size you need, and leave CPU, memory, disk and processes unset"},
+		{r.Processes != 0, "limit the number of processes", ""},
 		{len(req.Volumes) > 0, "mount volumes", ""},
 		{req.User != "", "set the default user", "name the user of each command"},
 		{req.WorkDir != "", "set the default directory", "name the directory of each command"},
@@ -318,6 +332,9 @@ func (p *Provider) settle(ctx context.Context, o *order, in *api.Sandbox) (*prov
 	last, ok := p.ready(ctx, sb.Data, p.testOnlyReadyLimit)
 	switch {
 	case ok:
+		if err := p.checkSize(ctx, o, sb); err != nil {
+			return fail(err)
+		}
 		return sb, nil
 	case ctx.Err() != nil:
 		return fail(cancelled(ctx, opCreate))
@@ -326,6 +343,39 @@ func (p *Provider) settle(ctx context.Context, o *order, in *api.Sandbox) (*prov
 		Code: "E2009", Op: opCreate,
 		Message: fmt.Sprintf("sandbox %s was created but did not become ready in %v: last answer %s from %s; it was removed", sb.ID, p.testOnlyReadyLimit, last, p.hostOf(sb.Data)),
 	})
+}
+
+// checkSize looks whether the template gave what was asked for at least. The
+// answer to a creation does not say it, so this costs a request.
+func (p *Provider) checkSize(ctx context.Context, o *order, sb *providers.Sandbox) error {
+	if o.size == (providers.Resources{}) {
+		return nil
+	}
+	d, err := p.api.Get(ctx, sb.ID)
+	if err != nil {
+		if ctx.Err() != nil {
+			return cancelled(ctx, opCreate)
+		}
+		return during(opCreate, err)
+	}
+	for _, c := range []struct {
+		what        string
+		asked, have int64
+		unit        string
+	}{
+		{"CPU", o.size.CPUMilli, int64(d.CPUCount * 1000), "/1000"},
+		{"memory", o.size.MemoryMiB, d.MemoryMB, " MiB"},
+		{"disk", o.size.DiskMiB, d.DiskSizeMB, " MiB"},
+	} {
+		if c.asked > c.have {
+			return &errdefs.Error{
+				Code: "E8004", Op: opCreate,
+				Message:    fmt.Sprintf("template %q gives a sandbox %d%s of %s, and %d%s were asked for; it was removed", clip(sb.Template), c.have, c.unit, c.what, c.asked, c.unit),
+				Suggestion: "the template decides the size: build one with the size you need, or ask for less",
+			}
+		}
+	}
+	return nil
 }
 
 // describe is the sandbox of an answer to create or connect, as running.

@@ -328,7 +328,7 @@ func (b *builder) prepare(ctx context.Context) error {
 	}
 	b.conf = serveConfig{
 		ID: o.id, Token: randomText(32), Env: o.Env, User: o.User, WorkDir: o.WorkDir,
-		Detached: o.Detached, Deadline: bootAfter(o.Lifetime),
+		Detached: o.Detached, Deadline: bootAfter(o.Lifetime), CPUMilli: o.limits.cpuMilli, Memory: o.limits.memory,
 	}
 	if err := b.e.dir.write(fileToken, []byte(b.conf.Token)); err != nil {
 		return err

@@ -34,6 +34,8 @@ type serveConfig struct {
 	Detached     bool              `json:"detached"`
 	Deadline     int64             `json:"deadline"`                // CLOCK_BOOTTIME, ns
 	SampleMemory int64             `json:"sample_memory,omitempty"` // bytes; zero: a control group limits memory
+	CPUMilli     int64             `json:"cpu_milli,omitempty"`     // limit, thousandths of a processor; zero: none
+	Memory       int64             `json:"memory,omitempty"`        // limit, bytes; zero: none
 	Groups       []string          `json:"groups,omitempty"`        // kinds of the files of control groups
 	Writable     []string          `json:"writable,omitempty"`      // paths beside those of every sandbox
 	Freezer      string            `json:"freezer"`                 // as in the report
@@ -115,6 +117,7 @@ func serveInside(in *inside, log *slog.Logger) error {
 		CanSwitchUser:   in.canSwitchUser,
 		OOMKills:        memoryKills(groups, conf, log),
 		CommandOOMScore: commandOOMScore,
+		Usage:           insideMetrics(conf),
 		Logger:          log,
 	})
 	if err != nil {

@@ -40,6 +40,7 @@ func TestExamples(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds every example")
 	}
+	t.Parallel()
 	g := startGateway(t, "--listen", "127.0.0.1:0")
 	local := []string{"SANDBOX_PROVIDER=local", "SANDBOX_STATE_DIR=" + stateDir(t)}
 	remote := []string{"SANDBOX_PROVIDER=e2b", "E2B_API_KEY=" + g.key, "E2B_API_URL=http://" + g.addr, "E2B_SANDBOX_URL=http://" + g.addr}

@@ -1,6 +1,6 @@
 // The suite that a published package must pass against `sandboxd serve`:
 //
-//	node --test-reporter ./reporter.mjs suite.mjs DIRECTORY PACKAGE [light]
+//	node --test-reporter ./reporter.mjs suite.mjs DIRECTORY PACKAGE [light|long|full]
 import './suite/lifecycle.mjs'
 import './suite/commands.mjs'
 import './suite/files.mjs'

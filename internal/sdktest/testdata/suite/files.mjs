@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 
-import { create, envdPort, eventually, long, noise, rejects, request, sdk, sha256 } from './sdk.mjs'
+import { create, envdPort, eventually, long, longest, noise, rejects, request, sdk, sha256 } from './sdk.mjs'
 
 const names = (list) => list.map((e) => e.name)
 const paths = (list) => list.map((e) => e.path)
@@ -90,7 +90,7 @@ describe('files', () => {
     await sb.files.remove(`${dir}/big`)
   })
 
-  test('100 MB as multipart, read as a stream', long, async () => {
+  test('100 MB as multipart, read as a stream', longest, async () => {
     const dir = await fresh()
     const data = noise(100 << 20)
     await sb.files.write(`${dir}/big`, new Blob([data]), { requestTimeoutMs: 60_000 })

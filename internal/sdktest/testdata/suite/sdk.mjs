@@ -1,12 +1,12 @@
 // What the tests share: the package under test, and how they wait and get a
 // sandbox. The arguments of the process name the directory in which the package
-// is installed and the package, and say whether to leave out what takes long;
+// is installed and the package, and say how much to run: light, long or full;
 // everything else the package reads itself from its own environment variables.
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
 import { createRequire } from 'node:module'
 
-const [dir, name, light] = process.argv.slice(2)
+const [dir, name, extent = 'full'] = process.argv.slice(2)
 export const require = createRequire(`${dir}/package.json`)
 export const sdk = require(name)
 export const { Sandbox } = sdk
@@ -15,8 +15,9 @@ const dependent = createRequire(require.resolve('e2b'))
 // undici is what the package itself makes its requests with.
 export const undici = dependent('undici')
 
-// long are the options of tests that move much.
-export const long = { skip: light === 'light' && 'done in another way' }
+// long are the options of tests that move much, longest of those that move most.
+export const long = { skip: extent === 'light' && 'runs elsewhere' }
+export const longest = { skip: extent !== 'full' && 'runs elsewhere' }
 
 export const envdPort = 49983
 

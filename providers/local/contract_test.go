@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/providers/local"
 	"github.com/agent-sandbox/sandbox-go/providers/providertest"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -32,4 +34,16 @@ func openLocal(t *testing.T) *local.Provider {
 
 func TestContract(t *testing.T) {
 	providertest.Run(t, func(t *testing.T) providers.Provider { return openLocal(t) }, providertest.Options{})
+}
+
+func TestClientContract(t *testing.T) {
+	providertest.RunClient(t, func(t *testing.T) *sandboxfn.Client {
+		openLocal(t).Close() // skips where there are no sandboxes
+		dir := t.TempDir()
+		c, err := sandboxfn.NewClient(&sandboxfn.ClientOptions{Provider: "local", StateDir: filepath.Join(dir, "state"), CacheDir: filepath.Join(dir, "cache")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}, providertest.ClientOptions{})
 }

@@ -149,14 +149,19 @@ func TestConnectionLimit(t *testing.T) {
 		defer c.Close()
 		silent = append(silent, c)
 	}
+	if status, _ := f.raw("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); status != 200 {
+		t.Errorf("a new one gets %d", status)
+	}
+	f.s.conns.mu.Lock() // connections are accepted in order: all of before are in
+	if n := len(f.s.conns.all); n > 4 {
+		t.Errorf("%d connections", n)
+	}
+	f.s.conns.mu.Unlock()
 	for i, c := range silent[:5] {
 		c.SetReadDeadline(time.Now().Add(waitLimit))
 		if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("silent connection %d was not closed: %v", i, err)
 		}
-	}
-	if status, _ := f.raw("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); status != 200 {
-		t.Errorf("a new one gets %d", status)
 	}
 	close(goOn)
 	if status := <-created; status != 201 {

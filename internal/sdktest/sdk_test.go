@@ -24,7 +24,7 @@ var packages = []struct{ lock, name, address, domain string }{
 
 const (
 	atOnce    = 2               // suites running at the same time
-	suiteTime = 5 * time.Minute // that one suite may take
+	suiteTime = 8 * time.Minute // that one suite may take
 	minTests  = 80              // that a suite has at least
 )
 

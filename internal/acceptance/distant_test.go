@@ -172,6 +172,9 @@ func BenchmarkElsewhere(b *testing.B) {
 			b.Fatal(err)
 		}
 		ctx := sandboxfn.WithClient(b.Context(), c)
+		if _, err := fns.Echo(ctx, nil); err != nil { // starts the worker
+			b.Fatal(err)
+		}
 		for _, size := range []int{100, 1 << 20} {
 			data := make([]byte, size)
 			b.Run(fmt.Sprintf("%s/%d", name, size), func(b *testing.B) {

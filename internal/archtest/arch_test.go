@@ -77,7 +77,7 @@ var rules = []rule{
 		"internal/config", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/version",
 	}, foreign: []string{connect, protobuf, "github.com/klauspost/compress"}},
 	{pkg: "runtime/cmd/...", project: []string{"providers", "providers/local", "runtime/...", errdefs, "internal/version", "internal/gateway"}},
-	{pkg: "runtime/...", project: []string{errdefs, "internal/pb/...", "internal/version", "runtime/..."}, foreign: []string{connect, protobuf, xsys, "github.com/creack/pty", "github.com/fsnotify/fsnotify"}},
+	{pkg: "runtime/...", project: []string{errdefs, "internal/pb/...", "internal/version", "runtime/..."}, foreign: []string{connect, protobuf, xsys, "github.com/creack/pty"}},
 	{pkg: "gen/directive", foreign: []string{"github.com/go-playground/validator/v10"}},
 	// dep.go is never built; it names what generated code imports, so that a module with the tool has the sums of it.
 	{pkg: "gen/cmd/sandboxgen", project: []string{"gen", "gen/directive", "internal/version", "sandboxfn", "sandboxfn/validate"}},

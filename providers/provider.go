@@ -97,6 +97,7 @@ type ArtifactStore interface {
 // defaults.
 type CreateRequest struct {
 	RequestID string            // identity for at-most-once creation; the client always sets it
+	NewID     bool              // RequestID was made for this request: there is nothing of it to look for
 	Template  string            // name, alias or id; empty: the provider's default
 	Image     string            // OCI reference, only with CapImages; then Template is empty
 	Lifetime  time.Duration     // from now; zero: the provider's default

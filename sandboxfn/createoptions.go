@@ -139,11 +139,12 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 			return providers.CreateRequest{}, lacking(check.op, provider, want.what, want.hint)
 		}
 	}
-	if v.RequestID == "" {
+	newID := v.RequestID == ""
+	if newID {
 		v.RequestID = randomID()
 	}
 	return providers.CreateRequest{
-		RequestID: v.RequestID, Template: v.Template, Image: v.Image, Lifetime: v.Lifetime, Detached: v.Detached,
+		RequestID: v.RequestID, NewID: newID, Template: v.Template, Image: v.Image, Lifetime: v.Lifetime, Detached: v.Detached,
 		Env: maps.Clone(v.Env), Metadata: maps.Clone(v.Metadata),
 		Resources: providers.Resources{
 			CPUMilli:  int64(math.Ceil(v.CPU * 1000)),

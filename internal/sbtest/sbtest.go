@@ -35,6 +35,8 @@ func Main(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	os.Setenv("SANDBOX_STATE_DIR", dir)
+	os.Setenv("SANDBOX_CONFIG_DIR", filepath.Join(dir, "no-config")) // nor what this user has configured
+	os.Setenv("SANDBOX_ENV_FILE", "none")
 	provider := os.Getenv(ProviderVariable)
 	if provider == "" {
 		provider = "local"

@@ -43,6 +43,24 @@ func TestLostAnswer(t *testing.T) {
 	}
 }
 
+// Only for an identity that may have been used is anything looked up before.
+func TestNewIDIsNotLookedUp(t *testing.T) {
+	c := newCloud(t, e2bcloud.Behaviour{})
+	p := openE2B(t, v1(), to(c.URL, c.Key))
+	for i, req := range []providers.CreateRequest{{RequestID: "new-1", NewID: true}, {RequestID: "old-1"}} {
+		sb, err := p.Create(t.Context(), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := c.Requests("GET /v2/sandboxes"); n != i {
+			t.Errorf("%+v: %d lookups so far, want %d", req, n, i)
+		}
+		if err := p.Kill(t.Context(), sb.ID); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // An answer that is lost when nobody waits any more leaves nothing either.
 func TestLostAndCancelled(t *testing.T) {
 	c := newCloud(t, e2bcloud.Behaviour{ListLag: 300 * time.Millisecond, CreateTime: 300 * time.Millisecond})

@@ -46,8 +46,8 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*pr
 		return nil, err
 	}
 	defer done()
-	fresh := req.RequestID == ""
-	if fresh {
+	fresh := req.NewID || req.RequestID == ""
+	if req.RequestID == "" {
 		req.RequestID = rand.Text()
 	}
 	o, err := p.order(req)

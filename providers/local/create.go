@@ -137,7 +137,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 
 // requestDigest identifies the parameters of a request.
 func requestDigest(req providers.CreateRequest) string {
-	req.RequestID = ""
+	req.RequestID, req.NewID = "", false
 	b, err := json.Marshal(req) // maps are written in order
 	if err != nil {
 		return ""

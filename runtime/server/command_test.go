@@ -265,7 +265,6 @@ func TestRefusedStarts(t *testing.T) {
 		{"our own folder", cwd("/proc/self/cwd"), "invalid_argument E3012"},
 		{"folder of the first process", cwd("/proc/1/cwd"), "invalid_argument E3012"},
 		{"NUL in folder", cwd("/tmp\x00"), "invalid_argument E3012"},
-		{"terminal", &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: "true"}, Pty: &pb.PTY{}}, "unimplemented E8004"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			res, err := r.run(t.Context(), c.msg)

@@ -174,11 +174,10 @@ func TestWatchTree(t *testing.T) {
 	if got, want := model(w.all()), tree(t, dir); !slices.Equal(got, want) {
 		t.Errorf("the events tell of %d names, there are %d", len(got), len(want))
 	}
-	for i := range 10_000 {
+	for i := 0; i < 10_000; i += 100 {
 		if e := fmt.Sprintf("WRITE a/b/%d", i); !w.has(e) {
 			t.Fatalf("no %q", e)
 		}
-		i += 99
 	}
 }
 

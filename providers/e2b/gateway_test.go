@@ -74,6 +74,49 @@ func TestContractAgainstGateway(t *testing.T) {
 	}
 }
 
+// A pause leaves the end of a sandbox where it is, although the gateway moves that
+// of a paused one.
+func TestPauseKeepsTheEndOnGateway(t *testing.T) {
+	l, addr := listen(t, "tcp")
+	key := newGateway(t, l)
+	t.Setenv("SANDBOX_CONFIG_DIR", t.TempDir())
+	t.Chdir(t.TempDir())
+	c, err := sandboxfn.NewClient(&sandboxfn.ClientOptions{
+		Provider: "e2b", APIURL: addr, SandboxURL: addr, APIKey: sandboxfn.NewSecret(key), Logger: e2b.Logger(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	ctx := t.Context()
+	sb, err := c.Create(ctx, &sandboxfn.CreateOptions{Lifetime: 2 * time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	left := func() time.Duration {
+		t.Helper()
+		info, err := sb.Info(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Until(info.ExpiresAt)
+	}
+	if err := sb.Pause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if d := left(); d < 24*time.Hour {
+		t.Errorf("the end of a paused sandbox is in %v", d)
+	}
+	for range 2 { // one that runs is left as it is
+		if err := sb.Resume(ctx); err != nil {
+			t.Fatal(err)
+		}
+		if d := left(); d < 2*time.Hour-2*time.Minute || d > 2*time.Hour+2*time.Second {
+			t.Errorf("after the pause the end is in %v", d)
+		}
+	}
+}
+
 func TestClientAgainstGateway(t *testing.T) {
 	for _, network := range []string{"tcp", "unix"} {
 		t.Run(network, func(t *testing.T) {

@@ -17,6 +17,7 @@ type fact struct {
 	token   providers.Secret
 	traffic providers.Secret
 	expires time.Time // by the clock of this machine; zero: unknown
+	paused  time.Time // the end it had before this provider paused it; zero: unknown
 	killed  bool      // by this provider
 }
 

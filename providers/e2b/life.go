@@ -11,8 +11,10 @@ import (
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
-// Connect returns a sandbox with its endpoint, and resumes it when it is paused:
-// then for the default lifetime, unless one is asked for.
+// Connect returns a sandbox with its endpoint, and resumes it when it is paused.
+// The end of one that this provider paused is then where it was before, at least
+// a second from now, unless a lifetime is asked for. The service forgets the end
+// of what is paused: one that somebody else paused gets the default lifetime.
 func (p *Provider) Connect(ctx context.Context, id string, req providers.ConnectRequest) (*providers.Sandbox, error) {
 	const op = "connect to sandbox"
 	if err := checkLifetime(op, req.Lifetime, true); err != nil {
@@ -26,7 +28,8 @@ func (p *Provider) Connect(ctx context.Context, id string, req providers.Connect
 	return p.connect(ctx, op, id, req.Lifetime)
 }
 
-// Resume lets a paused sandbox go on. One that runs is returned as it is.
+// Resume lets a paused sandbox go on, as Connect does. One that runs is returned
+// as it is.
 func (p *Provider) Resume(ctx context.Context, id string, req providers.ConnectRequest) (*providers.Sandbox, error) {
 	return p.Connect(ctx, id, req)
 }
@@ -41,7 +44,7 @@ func (p *Provider) connect(ctx context.Context, op, id string, d time.Duration) 
 	life := d
 	switch {
 	case d == 0 && before.State == providers.StatePaused:
-		life = p.profile.Lifetime
+		life = p.leftOfPaused(id)
 	case d == 0:
 		life = max(time.Until(before.ExpiresAt), time.Second)
 	}
@@ -71,8 +74,17 @@ func (p *Provider) connect(ctx context.Context, op, id string, d time.Duration) 
 	if end := time.Now().Add(life); resumed || d != 0 && end.After(sb.ExpiresAt) {
 		sb.ExpiresAt = end
 	}
-	p.known.update(id, func(f *fact) { f.expires = sb.ExpiresAt })
+	p.known.update(id, func(f *fact) { f.expires, f.paused = sb.ExpiresAt, time.Time{} })
 	return sb, nil
+}
+
+// leftOfPaused is the lifetime that a paused sandbox goes on with.
+func (p *Provider) leftOfPaused(id string) time.Duration {
+	f, _ := p.known.get(id)
+	if f.paused.IsZero() {
+		return p.profile.Lifetime
+	}
+	return max(time.Until(f.paused), time.Second)
 }
 
 // SetLifetime moves the end to d from now. The service may move it less far, to
@@ -113,7 +125,8 @@ func (p *Provider) Kill(ctx context.Context, id string) error {
 	return nil
 }
 
-// Pause stops everything inside and keeps it, memory too.
+// Pause stops everything inside and keeps it, memory too. It asks for the end
+// first, for when the sandbox goes on.
 func (p *Provider) Pause(ctx context.Context, id string) error {
 	const op = "pause sandbox"
 	done, err := p.begin(ctx, op)
@@ -123,6 +136,13 @@ func (p *Provider) Pause(ctx context.Context, id string) error {
 	defer done()
 	if p.opts.debug {
 		return p.cannot(op, "pause in debug mode", "")
+	}
+	before, err := p.get(ctx, op, id)
+	if err != nil {
+		return err
+	}
+	if before.State != providers.StatePaused { // before it is: the answer may be lost
+		p.known.update(id, func(f *fact) { f.paused = before.ExpiresAt })
 	}
 	err = p.api.Pause(ctx, id)
 	switch status := api.Status(err); {

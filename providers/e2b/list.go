@@ -45,6 +45,9 @@ func (p *Provider) get(ctx context.Context, op, id string) (*providers.Sandbox, 
 	sb := p.listed(&d.ListedSandbox)
 	p.known.update(id, func(f *fact) {
 		f.domain, f.expires = domain, sb.ExpiresAt
+		if sb.State == providers.StateRunning {
+			f.paused = time.Time{} // by whomever it was resumed
+		}
 		if d.EnvdAccessToken != "" {
 			f.token = providers.Secret(d.EnvdAccessToken)
 		}

@@ -75,8 +75,8 @@ func (c *Capture) CloseGiven() {
 	}
 }
 
-// Ended says that the worker has ended: Take then hands on what is still there
-// and does not wait for descendants that hold the pipes.
+// Ended says that the worker has ended: Take then hands on what is in the pipe at
+// that moment, and does not wait for descendants that hold it or go on printing.
 func (c *Capture) Ended() {
 	for _, r := range c.pipes {
 		r.SetReadDeadline(time.Unix(1, 0))
@@ -104,35 +104,40 @@ func (c *Capture) Take(stream int, to func([]byte)) {
 		return
 	}
 	buf := make([]byte, 64<<10)
-	for {
-		got, end := 0, false
-		take := func(fd uintptr) bool {
+	take := func(fd uintptr, most int) int {
+		n := min(most, len(buf))
+		atomic.AddUint64(&c.counts[stream], uint64(n))
+		n, _ = syscall.Read(int(fd), buf[:n])
+		return max(n, 0)
+	}
+	for end := false; !end; {
+		got := 0
+		err := raw.Read(func(fd uintptr) bool {
 			n, hup := waiting(fd)
 			if n == 0 {
 				end = hup
 				return hup
 			}
-			n = min(n, len(buf))
-			atomic.AddUint64(&c.counts[stream], uint64(n))
-			got, _ = syscall.Read(int(fd), buf[:n])
+			got = take(fd, n)
 			return true
-		}
-		err := raw.Read(take)
-		if err != nil { // the process has ended: what is still there, and no more
-			raw.Control(func(fd uintptr) {
-				if n, _ := waiting(fd); n > 0 {
-					take(fd)
-				} else {
-					end = true
-				}
-			})
+		})
+		if err != nil {
+			break
 		}
 		if got > 0 {
 			to(buf[:got])
 		}
-		if end {
+	}
+	// What is still there, and no more: others may fill the pipe for ever.
+	left, got := 0, 0
+	if raw.Control(func(fd uintptr) { left, _ = waiting(fd) }) != nil {
+		return
+	}
+	for ; left > 0; left -= got {
+		if err := raw.Control(func(fd uintptr) { got = take(fd, left) }); err != nil || got == 0 {
 			return
 		}
+		to(buf[:got])
 	}
 }
 

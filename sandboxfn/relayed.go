@@ -49,6 +49,7 @@ func (sb *Sandbox) launchRelayed(ctx context.Context, spec workerSpec) (*workerP
 	delete(env, worker.EnvCounters)
 	stream, err := sb.envd.Start(ctx, &envd.StartOptions{
 		Path: spec.Path, Args: spec.Args, Env: env, User: spec.User, Dir: spec.Dir, Stdin: true,
+		Bound: true, // a worker whose caller is lost has nobody to work for
 	})
 	if err != nil {
 		return nil, err

@@ -114,6 +114,21 @@ func TestRelayed(t *testing.T) {
 		}
 		w.close()
 	})
+	t.Run("caller is lost", func(t *testing.T) {
+		w, _, _ := relayedWorker(t, sb, mark+`exec sleep 100`)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		ended := sb.Attach(ctx, w.pid())
+		must(t, ended.Start())
+		// As when the program is gone: nobody asks for an end any more.
+		w.relayed.cancel = func() {}
+		w.stream.Close(errors.New("lost"))
+		if err := ended.Wait(); err == nil || ctx.Err() != nil {
+			t.Errorf("the relay lives on: %v", err)
+		}
+		waitEnd(t, w)
+		w.close()
+	})
 	t.Run("sends more than a request holds", func(t *testing.T) {
 		sb.limits.RequestBytes = 10 << 10
 		defer func() { sb.limits.RequestBytes = 0 }()

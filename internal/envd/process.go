@@ -18,6 +18,8 @@ import (
 const (
 	// ChannelHeader names the parked connection a started process is handed.
 	ChannelHeader = "Sandbox-Channel"
+	// disconnectHeader says what becomes of a process whose stream is lost.
+	disconnectHeader = "Sandbox-On-Disconnect"
 	// signalScopeHeader restricts a signal to one process of a tree.
 	signalScopeHeader = "Sandbox-Signal-Scope"
 
@@ -36,6 +38,7 @@ type StartOptions struct {
 	Stdin   bool              // a pipe; else /dev/null
 	Timeout time.Duration     // after which the server kills the process; zero: never
 	Channel string            // id of a channel to hand over; empty: none
+	Bound   bool              // the tree ends when the stream is lost, where the server can do that
 
 	Terminal *Size // run in a terminal of this size; nil: with pipes
 }
@@ -61,6 +64,9 @@ func (c *Client) Start(ctx context.Context, o *StartOptions) (*Stream, error) {
 	}
 	if o.Channel != "" {
 		req.Header().Set(ChannelHeader, o.Channel)
+	}
+	if o.Bound {
+		req.Header().Set(disconnectHeader, "kill")
 	}
 	return c.open(ctx, op, onStart, func(ctx context.Context) (receiver, error) {
 		st, err := c.process.Start(ctx, req)

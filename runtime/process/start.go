@@ -17,10 +17,13 @@ import (
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 )
 
+// relayedMark is a variable that every worker without a channel has.
+const relayedMark = "SANDBOX_WORKER_MARK"
+
 // listed is what lists of processes show of the launch. The environment of a
 // worker is between it and its caller: it may hold secrets.
 func (l *launch) listed() *pb.ProcessConfig {
-	if l.channel == nil {
+	if _, relayed := l.config.GetEnvs()[relayedMark]; !relayed && l.channel == nil {
 		return l.config
 	}
 	return &pb.ProcessConfig{Cmd: l.config.Cmd, Args: l.config.Args, Cwd: l.config.Cwd}

@@ -98,8 +98,11 @@ func (s *Service) compose(u *account.User, req *composeRequest) (*uploaded, erro
 			return nil, err
 		}
 	}
-	err = s.store(u, to, nil, func(f *os.File) error {
+	err = s.store(u, to, nil, func(f *os.File, over *fileID) error {
 		for _, src := range sources {
+			if over != nil && src.file == *over {
+				return badRequest{fmt.Errorf("source %s is the destination, which can only be written over", src.path)}
+			}
 			if err := src.appendTo(f, u); err != nil {
 				return err
 			}

@@ -75,11 +75,14 @@ func (t *target) follow() error {
 
 // store makes p a file that fill writes, with the rights of u: to a new file beside it that
 // takes its name once it is complete, so that readers and other writers see one
-// whole content or another. A file that was there keeps its mode.
-func (s *Service) store(u *account.User, p string, meta map[string]string, fill func(*os.File) error) error {
+// whole content or another. A file that was there keeps its mode. Where the user
+// may write the file but not the folder, the content is collected elsewhere and
+// then written over the old one. Until fill returns nothing has changed.
+//
+// fill is told which file is written over; nil: none, it is replaced.
+func (s *Service) store(u *account.User, p string, meta map[string]string, fill func(f *os.File, over *fileID) error) error {
 	var t *target
-	var temp *os.File
-	tempName := ""
+	var d *draft
 	err := u.Do(func() (err error) {
 		if t, err = findTarget(p); err != nil {
 			return err
@@ -89,26 +92,23 @@ func (s *Service) store(u *account.User, p string, meta map[string]string, fill 
 				return err
 			}
 		}
-		temp, tempName, err = t.createTemp(s.uploads)
+		d, err = t.draft(s.uploads)
 		return err
 	})
-	if tempName != "" {
-		defer s.uploads.end(tempName)
-	}
 	if t != nil {
 		defer t.close()
 	}
 	if err != nil {
 		return fmt.Errorf("error opening file: open %s: %w", p, err)
 	}
-	defer temp.Close()
-	err = fill(temp)
+	defer d.close(s.uploads)
+	err = fill(d.f, d.overID())
 	if err == nil {
-		err = u.Do(func() error { return t.commit(temp, tempName, meta) })
+		err = u.Do(func() error { return t.commit(d, meta) })
 	}
 	if err != nil {
-		if tempName != "" {
-			_ = u.Do(func() error { return unix.Unlinkat(t.dir, tempName, 0) })
+		if d.name != "" {
+			_ = u.Do(func() error { return unix.Unlinkat(t.dir, d.name, 0) })
 		}
 		return fmt.Errorf("error writing file: %s: %w", p, err)
 	}
@@ -129,48 +129,34 @@ func (t *target) checkOld(p string) error {
 	return unix.Faccessat2(t.dir, t.name, unix.W_OK, unix.AT_EACCESS|unix.AT_SYMLINK_NOFOLLOW)
 }
 
-// createTemp makes the file to write to. Where the user may write the file but
-// not the folder, that is the file itself, and name is empty.
-func (t *target) createTemp(up *uploads) (f *os.File, name string, err error) {
-	name = up.begin()
+// draft makes the file in which the content is collected.
+func (t *target) draft(up *uploads) (*draft, error) {
+	name := up.begin()
 	fd, err := unix.Openat(t.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err == nil {
-		return os.NewFile(uintptr(fd), name), name, nil
+		return &draft{f: os.NewFile(uintptr(fd), name), name: name}, nil
 	}
 	up.end(name)
 	if t.old == nil || err != unix.EACCES {
-		return nil, "", err
+		return nil, err
 	}
-	old, err := openPath(t.dir, t.name, unix.O_NOFOLLOW)
-	if err != nil {
-		return nil, "", err
-	}
-	defer unix.Close(old)
-	var st unix.Stat_t
-	if err := unix.Fstat(old, &st); err != nil {
-		return nil, "", err
-	}
-	if err := checkRegular(&st); err != nil {
-		return nil, "", err
-	}
-	f, err = reopen(old, unix.O_WRONLY|unix.O_TRUNC)
-	return f, "", err
+	return t.draftOver(up)
 }
 
 // commit gives the complete file its mode, metadata and name.
-func (t *target) commit(f *os.File, tempName string, meta map[string]string) error {
-	if err := writeMetadata(int(f.Fd()), meta); err != nil {
-		return err
+func (t *target) commit(d *draft, meta map[string]string) error {
+	if d.over != nil {
+		return d.writeOver(meta)
 	}
-	if tempName == "" {
-		return nil
+	if err := writeMetadata(int(d.f.Fd()), meta); err != nil {
+		return err
 	}
 	mode := uint32(0o666 &^ 0o022)
 	if t.old != nil {
 		mode = t.old.Mode & 0o777
 	}
-	if err := unix.Fchmod(int(f.Fd()), mode); err != nil {
+	if err := unix.Fchmod(int(d.f.Fd()), mode); err != nil {
 		return err
 	}
-	return unix.Renameat(t.dir, tempName, t.dir, t.name)
+	return unix.Renameat(t.dir, d.name, t.dir, t.name)
 }

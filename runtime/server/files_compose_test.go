@@ -3,6 +3,7 @@
 package server
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -141,6 +142,51 @@ func TestComposeKeepsWhatItCannotRemove(t *testing.T) {
 	status, answer := r.compose(t, fmt.Sprintf(`{"source_paths":[%q],"destination":%q}`, dir+"/closed/1", dir+"/out"))
 	if got := tree(t, dir); status != "403 E4002" || !slices.Equal(got, []string{"closed", "closed/1"}) {
 		t.Errorf("got %s, %s, %q", status, answer, got)
+	}
+}
+
+// Where only the file may be written and not its folder, it is written over: all
+// of it, or nothing has changed.
+func TestComposeOver(t *testing.T) {
+	r := newRig(t, func(o *Options) {
+		if os.Geteuid() == 0 {
+			o.CanSwitchUser, o.DefaultUser = true, "nobody"
+		}
+	})
+	dir := r.opts.DefaultWorkDir
+	openWay(t, dir)
+	out := dir + "/closed/out"
+	check(t, os.Chmod(dir, 0o777), os.Mkdir(dir+"/closed", 0o755), write(out, "what was there before"), os.Chmod(out, 0o666), os.Chmod(dir+"/closed", 0o555))
+	t.Cleanup(func() { os.Chmod(dir+"/closed", 0o755) })
+	check(t, write(dir+"/1", "AA"), write(dir+"/2", "BB"), os.Symlink("closed/out", dir+"/link"), os.Link(out, dir+"/hard"))
+	join := func(sources ...string) string {
+		for i, s := range sources {
+			sources[i] = dir + "/" + s
+		}
+		body, err := json.Marshal(map[string]any{"source_paths": sources, "destination": out})
+		check(t, err)
+		status, _ := r.compose(t, string(body))
+		return status
+	}
+	for _, same := range []string{"link", "hard"} {
+		if got := join("1", same, "2"); got != "400 E3006" {
+			t.Errorf("%s: got %s", same, got)
+		}
+	}
+	if b, err := os.ReadFile(out); err != nil || string(b) != "what was there before" {
+		t.Errorf("what failed left %q, %v", b, err)
+	}
+	if got := tree(t, dir); !slices.Equal(got, []string{"1", "2", "closed", "closed/out", "hard", "link"}) {
+		t.Errorf("what failed left %q", got)
+	}
+	if got := join("1", "2"); got != "200" {
+		t.Errorf("got %s", got)
+	}
+	if b, err := os.ReadFile(dir + "/hard"); err != nil || string(b) != "AABB" {
+		t.Errorf("got %q, %v", b, err)
+	}
+	if got := tree(t, dir); !slices.Equal(got, []string{"closed", "closed/out", "hard", "link"}) {
+		t.Errorf("left %q", got)
 	}
 }
 

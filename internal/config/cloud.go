@@ -44,8 +44,12 @@ func (c *Config) cloud(provider string) (map[string]string, error) {
 // endpoints are the addresses of a service.
 type endpoints struct {
 	api, domain, direct, region Value
+	debug                       Value // set where it is on: an address, too
 	edition                     string
 }
+
+// all are those that are in force.
+func (e *endpoints) all() []Value { return []Value{e.api, e.domain, e.direct, e.debug} }
 
 // endpoints takes the addresses that are set, derives those that are not, and
 // refuses what can't be meant.
@@ -64,9 +68,12 @@ func (c *Config) endpoints(provider string) (endpoints, error) {
 	}
 	if provider == "e2b" {
 		e.region = Value{}
-		if v := c.Value("e2b_debug"); v.text == "true" && e.api.text == "" {
-			e.api = v
-			e.api.Key, e.api.text = "api_url", "http://localhost:3000"
+		if v := c.Value("e2b_debug"); v.text == "true" {
+			e.debug = v
+			if e.api.text == "" {
+				e.api = v
+				e.api.Key, e.api.text = "api_url", "http://localhost:3000"
+			}
 		}
 	} else {
 		if err := e.placeRegion(); err != nil {
@@ -74,7 +81,7 @@ func (c *Config) endpoints(provider string) (endpoints, error) {
 		}
 		e.edition = e.editionOf(edition)
 	}
-	if err := e.derive(provider, c.Bool("e2b_debug") && provider == "e2b"); err != nil {
+	if err := e.derive(provider, e.debug.text != ""); err != nil {
 		return e, err
 	}
 	return e, c.checkAddresses(provider, e)
@@ -99,7 +106,7 @@ func (e *endpoints) placeRegion() error {
 		switch {
 		case r == "":
 		case e.region.text == "":
-			e.region = Value{Key: "region", Layer: v.Layer, Source: v.Source, text: r, name: v.Key}
+			e.region = Value{Key: "region", Layer: v.Layer, Source: v.Source, file: v.file, text: r, name: v.Key}
 		case e.region.text != r:
 			return wrong("conflicting settings: "+e.region.named()+" but "+v.Key+" is in "+r+" ("+v.Source+")", "unset one of them, or make them agree")
 		}
@@ -199,7 +206,7 @@ func (c *Config) apiKey(provider string, e endpoints) (Value, error) {
 		return key, err
 	}
 	id, half := c.Value("access_key_id"), c.Value("access_key_secret")
-	for _, v := range []Value{e.api, e.domain, e.direct} {
+	for _, v := range e.all() {
 		for _, s := range []Value{key, id, half, c.Value("security_token")} {
 			if s.Key != "api_key" && provider != "fc" {
 				continue
@@ -208,6 +215,9 @@ func (c *Config) apiKey(provider string, e endpoints) (Value, error) {
 				return key, err
 			}
 		}
+	}
+	if err := c.sameService(provider, e, key); err != nil {
+		return key, err
 	}
 	if key.words != nil {
 		key.text, err = runCommand(key.words, key.Source)
@@ -226,15 +236,6 @@ func (c *Config) apiKey(provider string, e endpoints) (Value, error) {
 		}
 	}
 	return key, incomplete(id, half)
-}
-
-// trusted refuses to send a secret of the user to an address of the project.
-func (c *Config) trusted(addr, key Value) error {
-	if addr.Layer != LayerProject || !key.IsSet() || key.Layer == LayerProject {
-		return nil
-	}
-	return wrong(addr.Key+" "+addr.text+" comes from "+addr.Source+", the key from "+key.Source+": a project does not decide where your key is sent",
-		"if you trust the address, confirm it in your own profile in "+c.files+", or in the environment")
 }
 
 // incomplete is the error of half an AccessKey: another one must not stand in

@@ -4,8 +4,8 @@
 // chooses what creates sandboxes, and [Config.ProviderSettings] is what it needs to
 // know.
 //
-// What a project says has less trust than what a user says: a secret of the
-// user is never sent to an address that the project names.
+// What a project says has less trust than what a user says: a secret is never
+// sent to an address that the project names, unless the same file holds both.
 // docs/configuration.md is the description for users; a test compares it with the
 // table here.
 package config
@@ -65,6 +65,7 @@ type Value struct {
 	Source string // as errors name it: "environment SANDBOX_REGION"
 
 	text   string
+	file   string // of the project; what else it says has the trust of this
 	secret bool
 	words  []string // of an api_key_command, whose answer the text is
 	name   string   // variable or key that gives it

@@ -21,15 +21,22 @@ type trustedFile int
 
 const (
 	anyFile     trustedFile = iota // of a project: what it says has no trust
+	itself                         // the same, and no link to another
 	ownFile                        // nobody else may write it
 	secretsFile                    // nor read it
 )
 
+// errLink says that a file is a link where it must not be.
+var errLink = errors.New("is a link")
+
 // readFile reads a file of settings. One that is not there is no error.
 func (l *loader) readFile(file string, must trustedFile) (data []byte, found bool, err error) {
-	f, err := openFile(file)
+	f, err := openFile(file, must == itself)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return nil, false, nil
+	}
+	if errors.Is(err, errLink) {
+		return nil, false, wrong(l.show(file)+" is a link; a project has only files of its own folder read", "set SANDBOX_ENV_FILE to the file that is meant, or to none")
 	}
 	if err != nil {
 		return nil, false, unreadable(l.show(file), err)
@@ -64,7 +71,7 @@ func unreadable(file string, err error) error {
 
 // check refuses files that others could have written, or secrets they can read.
 func (l *loader) check(file string, info fs.FileInfo, must trustedFile) error {
-	if must == anyFile {
+	if must == anyFile || must == itself {
 		return nil
 	}
 	owner, ours, known := ownerOf(info)

@@ -31,8 +31,16 @@ func (l *loader) project(user ...layer) []layer {
 			}
 		}
 	}
-	layers := []layer{out, l.projectEnv(dir, user)}
-	return layers
+	out.isOf(file)
+	return []layer{out, l.projectEnv(dir, user)}
+}
+
+// isOf notes which file of the project the values of a layer are from.
+func (l layer) isOf(file string) {
+	for key, v := range l {
+		v.file = file
+		l[key] = v
+	}
 }
 
 func notInProject(source, key string) error {
@@ -41,9 +49,10 @@ func notInProject(source, key string) error {
 
 // projectEnv reads the env file of the project, or the one that the user names
 // in its place. A user who names one vouches for its being read, not for what is
-// in it.
+// in it. Without that it is a file of the project or none: a link would let a
+// project read the keys of another.
 func (l *loader) projectEnv(dir string, user []layer) layer {
-	file, named := filepath.Join(dir, ".env"), Value{}
+	file, must, named := filepath.Join(dir, ".env"), itself, Value{}
 	for _, from := range user {
 		if v, ok := from["env_file"]; ok {
 			named = v
@@ -54,11 +63,12 @@ func (l *loader) projectEnv(dir string, user []layer) layer {
 	case named.text == "none":
 		return nil
 	case named.text != "":
+		must = anyFile
 		if file = named.text; !filepath.IsAbs(file) {
 			file = filepath.Join(l.dir, file)
 		}
 	}
-	env, found := l.envFile(file, anyFile)
+	env, found := l.envFile(file, must)
 	if !found {
 		if named.text != "" && !env.failed {
 			l.fail(wrong("env_file "+l.show(file)+" is not there ("+named.Source+")", "write none to read no such file"))
@@ -76,6 +86,7 @@ func (l *loader) projectEnv(dir string, user []layer) layer {
 			}
 		}
 	}
+	layer.isOf(file)
 	for _, line := range env.lines {
 		if isUnknown(line.name) {
 			l.note(slog.LevelDebug, "variable not known", "variable", line.name, "source", env.source(l, line.name))

@@ -60,8 +60,9 @@ func (c *Config) byKey(key Value) (name, reason string) {
 //
 // It is here that a wrong value of a setting of this provider is an error, E8007,
 // and so are addresses that contradict each other, http where it is not allowed, a
-// secret of the user for an address of the project, and a service elsewhere while
-// offline is on. Half an AccessKey in place of an API key is E1003. The command of
+// secret for an address that another file of the project names, or for another
+// service than its own because the project chooses it, and a service elsewhere
+// while offline is on. Half an AccessKey in place of an API key is E1003. The command of
 // an api_key_command is run here; E1001 when it fails.
 func (c *Config) ProviderSettings(provider string) (map[string]string, error) {
 	switch provider = canonical(provider); provider {
@@ -100,7 +101,6 @@ func (c *Config) openSandbox() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	var addr Value
 	for _, k := range []string{"opensandbox.url", "opensandbox.domain", "opensandbox.protocol"} {
 		v, err := c.usableValue(k)
 		if err != nil {
@@ -110,12 +110,9 @@ func (c *Config) openSandbox() (map[string]string, error) {
 			continue
 		}
 		out[strings.TrimPrefix(k, "opensandbox.")] = v.text
-		if addr.text == "" || v.Layer == LayerProject {
-			addr = v
+		if err := c.trusted(v, key); err != nil {
+			return nil, err
 		}
-	}
-	if err := c.trusted(addr, key); err != nil {
-		return nil, err
 	}
 	if key.text != "" {
 		out["api_key"] = key.text

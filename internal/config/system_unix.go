@@ -9,9 +9,18 @@ import (
 	"syscall"
 )
 
-// openFile opens without waiting for the writer of a pipe.
-func openFile(file string) (*os.File, error) {
-	return os.OpenFile(file, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+// openFile opens without waiting for the writer of a pipe; with itself, not
+// through a link.
+func openFile(file string, itself bool) (*os.File, error) {
+	flags := os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY
+	if itself {
+		flags |= syscall.O_NOFOLLOW
+	}
+	f, err := os.OpenFile(file, flags, 0)
+	if info, lerr := os.Lstat(file); itself && err != nil && lerr == nil && info.Mode()&fs.ModeSymlink != 0 {
+		return nil, errLink // the systems have no common number for it
+	}
+	return f, err
 }
 
 // ownerOf is the user a file belongs to, and whether that is who runs this.

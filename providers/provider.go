@@ -2,6 +2,7 @@ package providers
 
 import (
 	"context"
+	"crypto/x509"
 	"net"
 	"net/http"
 	"time"
@@ -186,6 +187,10 @@ type Endpoint struct {
 	// Dial opens a connection where URL alone does not say how (a unix socket,
 	// a tunnel). Nil: by URL.
 	Dial func(ctx context.Context) (net.Conn, error)
+
+	// RootCAs are the certificates to trust where URL asks for TLS, also on
+	// connections of Dial. Nil: the system's.
+	RootCAs *x509.CertPool
 
 	// Channels says that the runtime is ours and serves channels and ports
 	// (docs/protocol.md, "Channels", "Ports"). False: not known; the client asks

@@ -52,7 +52,7 @@ type Sandbox struct {
 func (c *Client) newSandbox(ctx context.Context, p providers.Provider, s *providers.Sandbox, log *slog.Logger) (*Sandbox, error) {
 	ec, err := envd.New(&envd.Options{
 		URL: s.Data.URL, Headers: s.Data.Headers, Token: s.Data.Token.Reveal(), Dial: s.Data.Dial,
-		Ours: s.Data.Channels, RequestTimeout: c.opts.RequestTimeout, KeepAlive: c.opts.KeepAlive,
+		RootCAs: s.Data.RootCAs, Ours: s.Data.Channels, RequestTimeout: c.opts.RequestTimeout, KeepAlive: c.opts.KeepAlive,
 	})
 	if err != nil {
 		return nil, err
@@ -259,7 +259,7 @@ func (sb *Sandbox) explain(ctx context.Context, err error) error {
 		case perr != nil:
 			return err
 		case s.State == StatePaused:
-			return &Error{Code: "E2024", Op: "use sandbox " + sb.id, Err: err}
+			return &Error{Code: "E2024", Op: "use sandbox " + sb.id, Message: "it is paused", Err: unsaid{err}}
 		case s.State == StateStopped:
 			return sb.note(&Error{Code: "E2023", Op: "use sandbox " + sb.id, Message: "it has stopped", Err: err})
 		}
@@ -273,6 +273,13 @@ func (sb *Sandbox) explain(ctx context.Context, err error) error {
 		}
 	}
 }
+
+// unsaid is a cause that errors.Is and errors.As find and that adds nothing to
+// the text: the error around it says what the failure comes from.
+type unsaid struct{ err error }
+
+func (unsaid) Error() string   { return "" }
+func (u unsaid) Unwrap() error { return u.err }
 
 // contextError says why ctx ended.
 func contextError(ctx context.Context, op string) error { return envd.ContextError(ctx, op) }

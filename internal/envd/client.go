@@ -9,6 +9,7 @@ package envd
 
 import (
 	"context"
+	"crypto/x509"
 	"net"
 	"net/http"
 	"net/url"
@@ -53,6 +54,10 @@ type Options struct {
 	// says what stands in Host, and whether TLS is spoken on the connection. Nil:
 	// by URL.
 	Dial func(ctx context.Context) (net.Conn, error)
+
+	// RootCAs are the certificates to trust where URL is https, for requests and
+	// for upgraded connections. Nil: the system's.
+	RootCAs *x509.CertPool
 
 	// Ours says that the runtime is known to be ours and can do all there is in
 	// Features. Otherwise Features asks.

@@ -48,7 +48,7 @@ func newTransport(o *Options) *transport {
 		MaxResponseHeaderBytes: maxHeader,
 		WriteBufferSize:        64 << 10,
 		ReadBufferSize:         64 << 10,
-		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12},
+		TLSClientConfig:        &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: o.RootCAs},
 	}
 	if o.Dial != nil {
 		t.base.Proxy = nil

@@ -21,7 +21,7 @@ const (
 )
 
 func (p *Provider) debugSandbox() *providers.Sandbox {
-	e := providers.Endpoint{URL: p.opts.sandbox.String()}
+	e := providers.Endpoint{URL: p.opts.sandbox.String(), RootCAs: p.roots}
 	if p.opts.socket != "" {
 		e.Dial = p.dialSocket
 	}

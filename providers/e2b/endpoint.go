@@ -66,7 +66,7 @@ func (p *Provider) at(id string, port int, f fact) providers.Endpoint {
 	if p.opts.sandbox != nil {
 		u = p.opts.sandbox.String()
 	}
-	return providers.Endpoint{URL: u, Headers: h}
+	return providers.Endpoint{URL: u, Headers: h, RootCAs: p.roots}
 }
 
 func (p *Provider) dialSocket(ctx context.Context) (net.Conn, error) {
@@ -112,7 +112,7 @@ func (p *Provider) Port(ctx context.Context, id string, port int) (providers.End
 func (p *Provider) tunnel(id string, port int, f fact) func(context.Context) (net.Conn, error) {
 	e := p.runtime(id, f)
 	return func(ctx context.Context) (net.Conn, error) {
-		c, err := envd.New(&envd.Options{URL: e.URL, Headers: e.Headers, Token: e.Token.Reveal(), Dial: e.Dial})
+		c, err := envd.New(&envd.Options{URL: e.URL, Headers: e.Headers, Token: e.Token.Reveal(), Dial: e.Dial, RootCAs: e.RootCAs})
 		if err != nil {
 			return nil, err
 		}

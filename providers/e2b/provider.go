@@ -2,6 +2,7 @@ package e2b
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -34,6 +35,7 @@ type Provider struct {
 	log     *slog.Logger
 	api     *api.Client // nil in debug mode
 	data    *http.Client
+	roots   *x509.CertPool // nil: the system's
 	known   known
 
 	testOnlyReadyLimit time.Duration // in place of readyLimit
@@ -90,6 +92,7 @@ func open(p Profile, cfg providers.Config) (*Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	pr.roots = transport.TLSClientConfig.RootCAs
 	pr.data = &http.Client{
 		Transport:     transport,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },

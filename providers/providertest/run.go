@@ -162,7 +162,7 @@ func (s *suite) eventually(what string, check func() string) {
 
 // answers asks the runtime behind an endpoint whether it is there.
 func answers(ctx context.Context, e providers.Endpoint) error {
-	c, err := envd.New(&envd.Options{URL: e.URL, Headers: e.Headers, Token: e.Token.Reveal(), Dial: e.Dial, RequestTimeout: 10 * time.Second})
+	c, err := envd.New(&envd.Options{URL: e.URL, Headers: e.Headers, Token: e.Token.Reveal(), Dial: e.Dial, RootCAs: e.RootCAs, RequestTimeout: 10 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -634,7 +634,7 @@ func (s *suite) secrets() {
 	}
 	open := sb.Data
 	open.Token = ""
-	if c, err := envd.New(&envd.Options{URL: open.URL, Headers: open.Headers, Dial: open.Dial}); err == nil {
+	if c, err := envd.New(&envd.Options{URL: open.URL, Headers: open.Headers, Dial: open.Dial, RootCAs: open.RootCAs}); err == nil {
 		defer c.Close()
 		_, err := c.Stat(s.t.Context(), "/")
 		s.want("files without the token", err, "E1006")

@@ -51,49 +51,142 @@ func TestUsage(t *testing.T) {
 		{"", 2, "usage: sandboxd serve"},
 		{"nope", 2, "no command"},
 		{"help", 0, "usage: sandboxd serve"},
-		{"serve -h", 0, "-listen"},
-		{"serve --nope", 2, "nope"},
+		{"version", 0, "sandboxd "},
+		{"--version", 0, "sandboxd "},
+		{"serve -h", 0, "  --listen address"},
+		{"serve --nope", 2, "no option --nope; see sandboxd serve -h"},
+		{"serve --listen", 2, "a value is missing after --listen"},
+		{"serve --verbose=maybe", 2, "--verbose"},
 		{"serve extra", 2, "unexpected argument"},
 		{"serve --debug-port 80", 2, "--debug-sandbox"},
 		{"serve --debug-sandbox --debug-port x", 2, "not a port"},
-		{"key", 2, "usage"},
-		{"key create", 2, "usage"},
-		{"key list extra", 2, "usage"},
+		{"serve --max-lifetime 5", 2, "for --max-lifetime: a unit is missing: write 5s or 5m"},
+		{"serve --max-lifetime 0", 2, "not a duration of 1s"},
+		{"serve --max-lifetime 1ms", 2, "not a duration of 1s"},
+		{"serve --max-sandboxes 0", 2, "not a number from 1 on"},
+		{"serve --max-sandboxes -3", 2, "not a number from 1 on"},
+		{"serve --network moon", 2, "loopback, none, host"},
+		{"serve --state-dir relative", 2, "not an absolute path"},
+		{"key", 2, "say create, list or revoke"},
+		{"key --help", 0, "usage: sandboxd key create"},
+		{"key create -h", 0, "usage: sandboxd key create"},
+		{"key nope", 2, `"nope" is none of create, list and revoke`},
+		{"key create", 2, "the name of the key is missing"},
+		{"key list extra", 2, `unexpected argument "extra"`},
+		{"key create a b", 2, `unexpected argument "b"`},
 		{"serve --listen 0.0.0.0:0", 2, "--insecure"},
 		{"serve --listen :0", 2, "--insecure"},
 		{"serve --listen nonsense", 2, "HOST:PORT"},
 		{"serve --listen unix:relative", 2, "absolute"},
+		{"serve --listen unix:/" + strings.Repeat("x", 107), 2, "at most 107"},
 		{"serve --tls-cert x", 2, "go together"},
 		{"serve --tls-cert /nope --tls-key /nope", 2, "cannot be used"},
 	} {
-		var out, errs bytes.Buffer
-		status := run(strings.Fields(c.args), &out, &errs)
-		if status != c.status || !strings.Contains(out.String()+errs.String(), c.text) {
-			t.Errorf("%q: %d, want %d: %s%s", c.args, status, c.status, out.String(), errs.String())
+		wantRun(t, c.status, c.text, strings.Fields(c.args)...)
+	}
+}
+
+// wantRun runs the command. An error has to be short and name its code.
+func wantRun(t *testing.T, status int, text string, args ...string) {
+	t.Helper()
+	// In a directory of the test: what is wrongly accepted goes no further.
+	t.Setenv("SANDBOX_STATE_DIR", filepath.Join(t.TempDir(), "state"))
+	var out, errs bytes.Buffer
+	got := run(args, &out, &errs)
+	if got != status || !strings.Contains(out.String()+errs.String(), text) {
+		t.Errorf("%q: %d, want %d: %s%s", args, got, status, out.String(), errs.String())
+	}
+	if strings.Contains(out.String()+errs.String(), " -listen") {
+		t.Errorf("%q: an option with one dash: %s", args, out.String())
+	}
+	if status == statusOK || len(args) < 2 {
+		return
+	}
+	if lines := strings.Count(errs.String(), "\n"); lines > 2 || !strings.HasPrefix(errs.String(), "sandboxd: E8007 ") || out.Len() > 0 {
+		t.Errorf("%q: %s%s", args, out.String(), errs.String())
+	}
+}
+
+// What nobody could mean is refused before anything starts.
+func TestServeRefusesNonsense(t *testing.T) {
+	for _, d := range []string{"", ".", "https://x.example", "x.example/", "x example", "*.x.example", "-x.example", "x..example",
+		"x.example:", "x.example:0", "x.example:http", "127.0.0.1", "::1", strings.Repeat("a.", 101) + "a", "é.example", "x.example\n"} {
+		wantRun(t, 2, "--domain", "serve", "--domain", d)
+	}
+	for _, n := range []string{"", " ", "a b", "a\tb", "-x", "é", strings.Repeat("x", 129)} {
+		wantRun(t, 2, "--template", "serve", "--template", n)
+	}
+	for _, d := range []string{"localhost", "X.Example", "x-1.example.", "x.example:8443"} {
+		f, err := parseServe([]string{"--template", "team/code-interpreter_v1.2:tag", "--domain", d, "--max-sandboxes=7"}, io.Discard)
+		if err != nil || string(f.domain) != d || len(f.templates) != 1 || f.maxSandboxes != 7 {
+			t.Errorf("%q: %+v, %v", d, f, err)
 		}
 	}
 }
 
 func TestKeyCommands(t *testing.T) {
 	state := filepath.Join(t.TempDir(), "state")
-	do := func(status int, args ...string) string {
+	do := func(status int, args ...string) (string, string) {
 		t.Helper()
 		var out, errs bytes.Buffer
 		if got := run(append([]string{"key"}, args...), &out, &errs); got != status {
 			t.Fatalf("%q: %d, want %d: %s", args, got, status, errs.String())
 		}
-		return out.String()
+		return out.String(), errs.String()
 	}
-	made := do(0, "create", "--state-dir", state, "laptop")
-	if !regexp.MustCompile(`^E2B_API_KEY=e2b_[0-9a-f]{40}\n$`).MatchString(made) {
-		t.Errorf("%q", made)
+	// What only looks makes nothing.
+	for _, args := range [][]string{{"list", "--state-dir", state}, {"revoke", "laptop", "--state-dir", state}} {
+		if _, errs := do(2, args...); !strings.Contains(errs, state) || !strings.Contains(errs, "--state-dir") {
+			t.Errorf("%q: %s", args, errs)
+		}
+		if _, err := os.Stat(state); !errors.Is(err, os.ErrNotExist) {
+			t.Fatalf("%q: %v", args, err)
+		}
 	}
-	if list := do(0, "list", "--state-dir", state); !strings.Contains(list, "laptop") || strings.Contains(list, "e2b_") {
+	// Options may stand anywhere.
+	for i, args := range [][]string{{"create", "--state-dir", state, "laptop"}, {"create", "desk", "--state-dir", state}, {"--state-dir=" + state, "create", "--", "-x"}} {
+		if made, _ := do(0, args...); !regexp.MustCompile(`^E2B_API_KEY=e2b_[0-9a-f]{40}\n$`).MatchString(made) {
+			t.Errorf("%d: %q", i, made)
+		}
+	}
+	list, errs := do(0, "list", "--state-dir", state)
+	if !strings.Contains(list, "laptop") || !strings.Contains(list, "desk") || !strings.Contains(list, " -x ") || strings.Contains(list, "e2b_") {
 		t.Errorf("%q", list)
+	}
+	if errs != "sandboxd: keys in "+filepath.Join(state, "gateway")+"\n" {
+		t.Errorf("%q", errs)
 	}
 	do(2, "create", "--state-dir", state, "laptop")
 	do(0, "revoke", "--state-dir", state, "laptop")
 	do(4, "revoke", "--state-dir", state, "laptop")
+}
+
+// A directory of somebody else is refused with its owner's name.
+func TestStateOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	state := filepath.Join(dir, "state")
+	if err := os.MkdirAll(filepath.Join(state, "gateway"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var want string
+	if os.Geteuid() == 0 {
+		if err := os.Chown(filepath.Join(state, "gateway"), 54321, 54321); err != nil {
+			t.Fatal(err)
+		}
+		want = "belongs to user 54321, and this is root"
+	} else {
+		if err := os.Chmod(state, 0); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.Chmod(state, 0o700) })
+		want = state + " cannot be written"
+	}
+	for _, args := range [][]string{{"key", "list"}, {"key", "create", "x"}, {"serve", "--listen", "127.0.0.1:0"}} {
+		var errs bytes.Buffer
+		if status := run(append(args, "--state-dir", state), io.Discard, &errs); status != 2 || !strings.Contains(errs.String(), want) || !strings.Contains(errs.String(), "--state-dir") {
+			t.Errorf("%q: %d %s", args, status, errs.String())
+		}
+	}
 }
 
 // daemon is the command as a process.

@@ -29,66 +29,49 @@ const shutdownGrace = 5 * time.Second
 // serveFlags are the options of sandboxd serve.
 type serveFlags struct {
 	listen       texts
-	domain       string
+	domain       domain
 	state        string
 	cert, key    string
-	network      string
-	maxLifetime  time.Duration
-	maxSandboxes int
-	templates    texts
+	network      choice
+	maxLifetime  span
+	maxSandboxes count
+	templates    names
 	insecure     bool
 	verbose      bool
 	debug        bool
 	debugPorts   ports
 }
 
-// texts collects a flag that may be given several times.
-type texts []string
+const serveUsage = `usage: sandboxd serve [options]    run the gateway until a signal
+`
 
-func (t *texts) String() string     { return strings.Join(*t, " ") }
-func (t *texts) Set(v string) error { *t = append(*t, v); return nil }
-
-// ports collects a flag with a port that may be given several times.
-type ports []int
-
-func (p *ports) String() string { return fmt.Sprint([]int(*p)) }
-
-func (p *ports) Set(v string) error {
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 1 || n > 65535 {
-		return errors.New("not a port from 1 to 65535")
+func parseServe(args []string, stdout io.Writer) (*serveFlags, error) {
+	f := &serveFlags{
+		network:     choice{"loopback", []string{"loopback", "none", "host"}},
+		maxLifetime: span(24 * time.Hour), maxSandboxes: 1000,
 	}
-	*p = append(*p, n)
-	return nil
-}
-
-func parseServe(args []string, stderr io.Writer) (*serveFlags, error) {
-	f := &serveFlags{}
 	fs := flag.NewFlagSet("sandboxd serve", flag.ContinueOnError)
-	fs.SetOutput(stderr)
 	fs.Var(&f.listen, "listen", "`address` to serve, HOST:PORT or unix:/path; may be repeated (default 127.0.0.1:3000)")
-	fs.StringVar(&f.domain, "domain", "", "`domain` under which {port}-{id}.DOMAIN leads here; answered to clients")
+	fs.Var(&f.domain, "domain", "`domain` under which {port}-{id}.DOMAIN leads here; answered to clients")
 	fs.StringVar(&f.state, "state-dir", defaultStateDir(), "`directory` of all state")
 	fs.StringVar(&f.cert, "tls-cert", "", "`file` with the certificate chain, PEM; read once, at the start")
 	fs.StringVar(&f.key, "tls-key", "", "`file` with its key, PEM")
-	fs.StringVar(&f.network, "network", "loopback", "what sandboxes reach: loopback, none or host")
-	fs.DurationVar(&f.maxLifetime, "max-lifetime", 24*time.Hour, "longest life of a sandbox")
-	fs.IntVar(&f.maxSandboxes, "max-sandboxes", 1000, "sandboxes at one time, of all keys")
+	fs.Var(&f.network, "network", "what sandboxes reach: `loopback, none or host`")
+	fs.Var(&f.maxLifetime, "max-lifetime", "longest life of a sandbox, a `duration`")
+	fs.Var(&f.maxSandboxes, "max-sandboxes", "`number` of sandboxes at one time, of all keys")
 	fs.Var(&f.templates, "template", "further `name` of the template base; may be repeated")
 	fs.BoolVar(&f.insecure, "insecure", false, "allow an address that others can reach without TLS")
 	fs.BoolVar(&f.debug, "debug-sandbox", false, "serve a standing sandbox on port 49983 of this machine, without any key, for E2B_DEBUG=true")
 	fs.Var(&f.debugPorts, "debug-port", "further `port` of the standing sandbox to serve at the same number here; may be repeated")
 	fs.BoolVar(&f.verbose, "verbose", false, "log every step")
-	if err := fs.Parse(args); err != nil {
+	words, err := parse(fs, args, serveUsage, stdout)
+	switch {
+	case err != nil:
 		return nil, err
-	}
-	if fs.NArg() > 0 {
-		fmt.Fprintf(stderr, "sandboxd serve: unexpected argument %q\n", fs.Arg(0))
-		return nil, errUsage
-	}
-	if len(f.debugPorts) > 0 && !f.debug {
-		fmt.Fprintln(stderr, "sandboxd serve: --debug-port needs --debug-sandbox")
-		return nil, errUsage
+	case len(words) > 0:
+		return nil, wrongUsage(fs, fmt.Sprintf("unexpected argument %q", words[0]))
+	case len(f.debugPorts) > 0 && !f.debug:
+		return nil, wrongUsage(fs, "--debug-port needs --debug-sandbox")
 	}
 	if len(f.listen) == 0 {
 		f.listen = texts{"127.0.0.1:3000"}
@@ -96,22 +79,19 @@ func parseServe(args []string, stderr io.Writer) (*serveFlags, error) {
 	return f, nil
 }
 
-var errUsage = errors.New("usage")
-
-// flagStatus is the exit status for an error of package flag, which has
-// printed it.
-func flagStatus(err error) int {
+// flagStatus prints an error of parse and returns the exit status.
+func flagStatus(stderr io.Writer, err error) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return statusOK
 	}
-	return statusUsage
+	return complain(stderr, err)
 }
 
 // serve runs the gateway until a signal.
 func serve(args []string, stdout, stderr io.Writer) int {
-	f, err := parseServe(args, stderr)
+	f, err := parseServe(args, stdout)
 	if err != nil {
-		return flagStatus(err)
+		return flagStatus(stderr, err)
 	}
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -128,6 +108,9 @@ func (f *serveFlags) run(stdout, stderr io.Writer, signals <-chan os.Signal) (er
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: level}))
+	if _, err := checkState(f.state); err != nil {
+		return err
+	}
 	listeners, err := f.listeners()
 	if err != nil {
 		return err
@@ -158,8 +141,8 @@ func (f *serveFlags) run(stdout, stderr io.Writer, signals <-chan os.Signal) (er
 		return err
 	}
 	g, err := gateway.New(&gateway.Options{
-		Provider: p, StateDir: gatewayDir(f.state), Domain: f.domain, Network: f.network,
-		MaxLifetime: f.maxLifetime, MaxSandboxes: f.maxSandboxes, Templates: f.templateNames(), Logger: log,
+		Provider: p, StateDir: gatewayDir(f.state), Domain: string(f.domain), Network: f.network.value,
+		MaxLifetime: time.Duration(f.maxLifetime), MaxSandboxes: int(f.maxSandboxes), Templates: f.templateNames(), Logger: log,
 	})
 	if err != nil {
 		return err
@@ -343,6 +326,9 @@ func loopback(host string) bool {
 	return ip != nil && ip.IsLoopback()
 }
 
+// maxSocketPath is what the kernel takes.
+const maxSocketPath = 107
+
 // listenUnix makes a socket that only its owner can open. One that nobody
 // serves any more is replaced.
 func listenUnix(path string) (net.Listener, error) {
@@ -351,6 +337,9 @@ func listenUnix(path string) (net.Listener, error) {
 		return nil, &errdefs.Error{Code: "E8007", Op: op, Message: fmt.Sprintf("unix:%s does not name an absolute path", path)}
 	}
 	path = "/" + strings.TrimLeft(path, "/")
+	if len(path) > maxSocketPath {
+		return nil, &errdefs.Error{Code: "E8007", Op: op, Message: fmt.Sprintf("%s has %d bytes; the path of a unix socket has at most %d", path, len(path), maxSocketPath)}
+	}
 	if fi, err := os.Lstat(path); err == nil {
 		if fi.Mode().Type() != os.ModeSocket {
 			return nil, &errdefs.Error{Code: "E8007", Op: op, Message: path + " is there and is no socket"}

@@ -89,7 +89,12 @@ func TestUpgradeByAddress(t *testing.T) {
 				srv.Start()
 			}
 			defer srv.Close()
-			ec, err := New(&Options{URL: srv.URL + "/box/1/", Token: "T", Headers: http.Header{"X-Route": {"here"}}})
+			o := Options{URL: srv.URL + "/box/1/", Token: "T", Headers: http.Header{"X-Route": {"here"}}}
+			if c.tls {
+				o.RootCAs = x509.NewCertPool()
+				o.RootCAs.AddCert(srv.Certificate())
+			}
+			ec, err := New(&o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -98,11 +103,6 @@ func TestUpgradeByAddress(t *testing.T) {
 			var used atomic.Int32
 			if c.proxy {
 				ec.transport.base.Proxy = http.ProxyURL(connectProxy(t, &used))
-			}
-			if c.tls {
-				pool := x509.NewCertPool()
-				pool.AddCert(srv.Certificate())
-				ec.transport.base.TLSClientConfig.RootCAs = pool
 			}
 			conn, err := ec.upgrade(t.Context(), "test", "/sandbox/ports/22", "sandbox-tcp/1")
 			if err != nil {

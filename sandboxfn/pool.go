@@ -168,10 +168,10 @@ func (s *setup) poolKey(ctx context.Context, c *Client) (poolKey, error) {
 	provider := o.Provider
 	s.secrets = Environment{}
 	if c != nil {
-		s.secrets = c.opts.Secrets
 		if provider == "" {
 			provider = c.Provider()
 		}
+		s.secrets = guardedSecrets{c, provider}
 	}
 	values, err := s.resolveSecrets(ctx)
 	if err != nil {

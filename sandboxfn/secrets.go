@@ -86,6 +86,20 @@ func (Environment) Secret(_ context.Context, name string) (Secret, error) {
 	return NewSecret(v), nil
 }
 
+// guardedSecrets is the source of a client for functions that run at a provider.
+// Where the project decides which sandboxes those are, it is not asked.
+type guardedSecrets struct {
+	c        *Client
+	provider string
+}
+
+func (s guardedSecrets) Secret(ctx context.Context, name string) (Secret, error) {
+	if err := s.c.cfg.CheckSecrets(s.provider); err != nil {
+		return Secret{}, err
+	}
+	return s.c.opts.Secrets.Secret(ctx, name)
+}
+
 // resolveSecrets returns the values of the secrets of s, by the names of their
 // variables. A function that runs in this process has the environment of this
 // process, and gets none.
@@ -106,11 +120,14 @@ func (s *setup) resolveSecrets(ctx context.Context) (map[string]Secret, error) {
 			if c := errdefs.CodeOf(err); c != "" {
 				code = c
 			}
-			message := "secret " + secretName(name, from)
+			message, hint := "secret "+secretName(name, from), hintSecret
 			if e, ok := err.(*Error); ok && e.Message != "" { // a message with its code is enough once
 				message, err = message+": "+e.Message, e.Err
+				if e.Suggestion != "" {
+					hint = e.Suggestion
+				}
 			}
-			return nil, &Error{Code: code, Op: s.name, Message: message, Err: err, Suggestion: hintSecret}
+			return nil, &Error{Code: code, Op: s.name, Message: message, Err: err, Suggestion: hint}
 		}
 		values[name] = v
 	}

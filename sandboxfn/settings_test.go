@@ -2,6 +2,7 @@ package sandboxfn
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -206,5 +207,50 @@ func TestOtherProviderOfOneCreation(t *testing.T) {
 	}
 	if !strings.Contains(strings.Join(providers.Names(), " "), "e2b") {
 		t.Error("e2b is not linked")
+	}
+}
+
+// A secretSpy is a source that counts how often it is asked.
+type secretSpy struct{ asked atomic.Int32 }
+
+func (s *secretSpy) Secret(context.Context, string) (Secret, error) {
+	s.asked.Add(1)
+	return NewSecret("hunter2-of-the-user"), nil
+}
+
+// Where the project names the service, functions get no secrets of the user,
+// and neither their source nor the service is asked anything.
+func TestProjectGetsNoSecretsOfFunctions(t *testing.T) {
+	var requests atomic.Int32
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		http.NotFound(w, r)
+	}))
+	defer srv.Close()
+	const key = "e2b_0123456789abcdef0123456789abcdef01234567"
+	atProject(t, map[string]string{".env": "E2B_API_KEY=" + key + "\nE2B_API_URL=" + srv.URL + "\nE2B_SANDBOX_URL=" + srv.URL + "\n"})
+	spy := &secretSpy{}
+	c, err := NewClient(&ClientOptions{Secrets: spy, StateDir: t.TempDir()})
+	must(t, err)
+	defer c.Close()
+	_, err = poolDouble.With(Options{Secrets: map[string]string{"TOKEN": ""}}).Call(WithClient(t.Context(), c), 1)
+	if !errors.Is(err, ErrSettings) {
+		t.Fatalf("got %v", err)
+	}
+	e, _ := errors.AsType[*Error](err)
+	for _, part := range []string{"secret TOKEN", "api_url " + srv.URL + " comes from ./.env line 2, E2B_API_URL"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%v does not say %q", err, part)
+		}
+	}
+	if !strings.Contains(e.Suggestion, "confirm it in your own profile") || strings.Contains(err.Error(), key) {
+		t.Errorf("got %v (hint: %s)", err, e.Suggestion)
+	}
+	if n, m := spy.asked.Load(), requests.Load(); n != 0 || m != 0 {
+		t.Errorf("the source was asked %d times, the service %d times", n, m)
+	}
+	// A provider of this machine has them all the same.
+	if v, err := (guardedSecrets{c, "local"}).Secret(t.Context(), "TOKEN"); err != nil || v.Reveal() != "hunter2-of-the-user" {
+		t.Errorf("local: %v", err)
 	}
 }

@@ -59,6 +59,15 @@ func render() []byte {
 Every error of the library that is not your function's own is a ` + "`*sandboxfn.Error`" + ` with one of these codes.
 ` + "`errors.Is(err, sandboxfn.ErrExec)`" + ` holds for every code of a class, ` + "`errors.Is(err, sandboxfn.ErrCommandTimeout)`" + `
 for one code, ` + "`errors.Is(err, sandboxfn.ErrTimeout)`" + ` and ` + "`context.DeadlineExceeded`" + ` for every row with a clock in the last column.
+
+What to do about an error is not part of its text. ` + "`Error.Hint`" + ` returns it: the error's own ` + "`Suggestion`" + `, which knows the case,
+or else what the table says.
+
+` + "```go" + `
+if e, ok := errors.AsType[*sandboxfn.Error](err); ok && e.Hint() != "" {
+	fmt.Fprintf(os.Stderr, "%v\nhint: %s\n", err, e.Hint())
+}
+` + "```" + `
 `)
 	for _, c := range errdefs.Codes() {
 		if c.Class() == c {

@@ -14,6 +14,10 @@ import (
 // meanwhile: deadlines of commands and the lifetime of the sandbox count. Close
 // and Kill work as ever.
 //
+// Behind a gateway a pause cuts connections: streams of commands end with
+// [ErrPaused], function calls under way with E5003, while their processes go on
+// after Resume.
+//
 // A sandbox that is paused already is [ErrPaused]. Providers that cannot pause:
 // [ErrNotSupported].
 func (sb *Sandbox) Pause(ctx context.Context) error {

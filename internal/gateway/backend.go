@@ -53,6 +53,7 @@ type bodyWatch struct {
 	over    chan struct{}
 	end     func() // closes over, once
 	wg      sync.WaitGroup
+	closed  atomic.Bool // by those who carry the body
 
 	// hungUp is set before the body is cut, which http.Server takes for the
 	// client's going away.
@@ -67,11 +68,21 @@ func newBodyWatch(body io.ReadCloser, control *http.ResponseController) *bodyWat
 
 // Read reads from the client.
 func (b *bodyWatch) Read(p []byte) (int, error) {
+	if b.closed.Load() {
+		return 0, http.ErrBodyReadAfterClose
+	}
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
 		b.end()
 	}
 	return n, err
+}
+
+// Close ends the reading. It does not wait for what the client has yet to send,
+// for which the answer would have to wait, too; finish does.
+func (b *bodyWatch) Close() error {
+	b.closed.Store(true)
+	return nil
 }
 
 // trace lets the watch begin with the connection and end with the answer.
@@ -95,10 +106,13 @@ func (b *bodyWatch) watch(c *backendConn) {
 	}
 }
 
-// finish ends the watch. What the sandbox did not read of the body, the client
-// may not take its time to send.
+// finish ends the watch and the reading: http.Server must not use the connection
+// while somebody else reads from it. What the sandbox did not read of the body,
+// the client may not take its time to send.
 func (b *bodyWatch) finish() {
 	b.end()
 	b.wg.Wait()
+	b.closed.Store(true)
 	_ = b.control.SetReadDeadline(time.Now().Add(drainLimit))
+	b.ReadCloser.Close()
 }

@@ -26,6 +26,9 @@ const (
 	phaseResuming phase = "resuming"
 )
 
+// between reports whether a change is under way, or was given up half way.
+func (p phase) between() bool { return p == phasePausing || p == phaseResuming }
+
 // keepPaused is how long a paused sandbox is kept, and how long one outlives
 // the end of its time when the gateway is not there to pause it.
 const keepPaused = 30 * 24 * time.Hour
@@ -41,6 +44,7 @@ type record struct {
 	CreatedAt  time.Time         `json:"createdAt"`
 	Since      time.Time         `json:"since"` // of the last start, from which the maximum counts
 	End        time.Time         `json:"end"`
+	RunEnd     time.Time         `json:"runEnd,omitzero"` // while paused: the end before; while resuming: the end to be
 	Phase      phase             `json:"phase"`
 	AutoPause  bool              `json:"autoPause,omitempty"`
 	Traffic    string            `json:"traffic,omitempty"` // token that ports other than envd's ask for
@@ -64,7 +68,10 @@ type box struct {
 	rec     record      // guarded by mu
 	token   string      // of the runtime; empty until it was seen running. Guarded by mu
 	dial    dialer      // reaches the runtime; nil until then. Guarded by mu
-	timer   *time.Timer // at rec.End; guarded by mu
+	timer   *time.Timer // at rec.End, or at retryAt; guarded by mu
+	retryAt time.Time   // the timer waits until then after something failed; guarded by mu
+	tries   int         // that failed, one after the other; guarded by mu
+	doubt   bool        // the provider was not heard since the start; guarded by mu
 	gone    bool        // guarded by mu
 	samples samples     // guarded by mu
 	carried int         // requests on their way to it; guarded by mu
@@ -89,18 +96,19 @@ var (
 )
 
 // enter counts a request to a running sandbox until done, and returns the
-// context that ends when it is to be cut. busy: there are too many.
-func (b *box) enter(limit int) (open context.Context, busy bool, done func()) {
+// context that ends when it is to be cut. It is nil when the sandbox does not
+// run, or when there are too many.
+func (b *box) enter(limit int) (open context.Context, at phase, done func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.carried >= limit {
-		return nil, true, nil
+	if b.rec.Phase != phaseRunning || b.carried >= limit {
+		return nil, b.rec.Phase, nil
 	}
 	if b.open == nil {
 		b.open, b.cut = context.WithCancelCause(context.Background())
 	}
 	b.carried++
-	return b.open, false, func() {
+	return b.open, phaseRunning, func() {
 		b.mu.Lock()
 		b.carried--
 		b.mu.Unlock()
@@ -160,6 +168,13 @@ func (b *box) phase() phase {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.rec.Phase
+}
+
+// setPhase changes the record in memory alone.
+func (b *box) setPhase(p phase) {
+	b.mu.Lock()
+	b.rec.Phase = p
+	b.mu.Unlock()
 }
 
 func (b *box) accessToken() string {

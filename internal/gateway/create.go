@@ -114,6 +114,7 @@ func (s *Server) plan(body *api.NewSandbox, timeout time.Duration) (*record, *pr
 	if err != nil {
 		return nil, nil, err
 	}
+	timeout = min(timeout, s.opts.MaxLifetime)
 	if body.Timeout != nil {
 		if timeout, err = s.timeout(*body.Timeout, minimumTimeout); err != nil {
 			return nil, nil, err

@@ -23,16 +23,21 @@ const maxDebugConns = 512 // to one port of the standing sandbox
 // standing is the sandbox of SDKs in debug mode, which know one address and
 // send no token. It is made when it is first needed, and again when it ended.
 type standing struct {
-	s *Server
-
-	mu sync.Mutex
-	b  *box
+	s    *Server
+	turn chan struct{} // holds one value while somebody looks for it or makes it
+	b    *box          // whoever has the turn
 }
+
+func newStanding(s *Server) *standing { return &standing{s: s, turn: make(chan struct{}, 1)} }
 
 // get returns the standing sandbox.
 func (d *standing) get(ctx context.Context) (*box, error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+	select {
+	case d.turn <- struct{}{}:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	defer func() { <-d.turn }()
 	if d.b != nil {
 		d.b.mu.Lock()
 		gone := d.b.gone
@@ -57,8 +62,8 @@ func (d *standing) get(ctx context.Context) (*box, error) {
 
 // endStanding kills the standing sandbox.
 func (s *Server) endStanding(ctx context.Context) {
-	s.standing.mu.Lock()
-	defer s.standing.mu.Unlock()
+	s.standing.turn <- struct{}{} // nobody has it for long: their contexts have ended
+	defer func() { <-s.standing.turn }()
 	b := s.standing.b
 	if b == nil {
 		return

@@ -71,9 +71,9 @@ func TestStandingSandbox(t *testing.T) {
 	if ids, _, total := f.page(""); len(ids) != 0 || total != "0" {
 		t.Errorf("%q, %s", ids, total)
 	}
-	f.s.standing.mu.Lock()
+	f.s.standing.turn <- struct{}{}
 	id := f.s.standing.b.id
-	f.s.standing.mu.Unlock()
+	<-f.s.standing.turn
 	f.want(f.do("GET", "/sandboxes/"+id, nil), 404)
 	// When it ends, the next request makes another.
 	if err := f.provider.Kill(context.Background(), id); err != nil {

@@ -89,13 +89,8 @@ func (f *forwarder) serve(w http.ResponseWriter, r *http.Request, a address) {
 		return
 	}
 	rec := b.snapshot()
-	switch rec.Phase {
-	case phaseRunning:
-	case phasePaused:
-		f.refuse(w, r, a, http.StatusBadGateway, "The sandbox is paused", false)
-		return
-	default:
-		f.refuse(w, r, a, http.StatusConflict, "The sandbox is in transition", false)
+	if rec.Phase != phaseRunning {
+		f.notRunning(w, r, a, rec.Phase)
 		return
 	}
 	switch {
@@ -111,16 +106,20 @@ func (f *forwarder) serve(w http.ResponseWriter, r *http.Request, a address) {
 
 // carry passes a request on and its answer back, in both directions at once.
 func (f *forwarder) carry(w http.ResponseWriter, r *http.Request, a address, b *box) {
-	limit := f.s.limits.perSandbox
-	open, busy, done := b.enter(limit)
-	if busy {
+	limit, total := forPort(f.s.limits.perSandbox, a.port), forPort(f.s.limits.carried, a.port)
+	open, at, done := b.enter(limit)
+	switch {
+	case at != phaseRunning:
+		f.notRunning(w, r, a, at)
+		return
+	case open == nil:
 		f.crowded(w, r, a, limit)
 		return
 	}
 	defer done()
-	if f.carried.Add(1) > int64(f.s.limits.carried) {
+	if f.carried.Add(1) > int64(total) {
 		f.carried.Add(-1)
-		f.crowded(w, r, a, f.s.limits.carried)
+		f.crowded(w, r, a, total)
 		return
 	}
 	defer f.carried.Add(-1)
@@ -140,6 +139,18 @@ func (f *forwarder) carry(w http.ResponseWriter, r *http.Request, a address, b *
 		proxy = f.downloads
 	}
 	proxy.ServeHTTP(w, r.WithContext(context.WithValue(ctx, routeKey{}, rt)))
+	if rt.body != nil {
+		_ = control.Flush() // the answer is complete; what is left of the body may take its time
+	}
+}
+
+// notRunning answers that a sandbox takes no requests now.
+func (f *forwarder) notRunning(w http.ResponseWriter, r *http.Request, a address, at phase) {
+	if at == phasePaused {
+		f.refuse(w, r, a, http.StatusBadGateway, "The sandbox is paused", false)
+		return
+	}
+	f.refuse(w, r, a, http.StatusConflict, "The sandbox is in transition", false)
 }
 
 // crowded answers that there are too many requests.

@@ -33,7 +33,10 @@ func (s *Server) get(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// look asks the provider whether the sandbox is still there.
+// look asks the provider whether the sandbox is still there. When it is not as
+// the record says, somebody else paused it or let it go on, a change of ours was
+// given up half way, or one began or ended since the provider answered: only
+// what it says in our turn counts.
 func (s *Server) look(ctx context.Context, b *box) error {
 	sb, err := s.opts.Provider.Get(ctx, b.id)
 	if isGone(err) {
@@ -43,12 +46,39 @@ func (s *Server) look(ctx context.Context, b *box) error {
 	if err != nil {
 		return err
 	}
-	b.seen(sb)
-	if (sb.State == providers.StatePaused) != (b.phase() == phasePaused) && b.tryBegin() {
-		defer b.end()
-		return s.settle(ctx, b, sb) // somebody else paused it, or let it go on
+	if agree(sb.State, b.phase()) {
+		b.seen(sb)
+		return nil
 	}
-	return nil
+	if !b.tryBegin() {
+		return nil
+	}
+	defer b.end()
+	return s.lookHeld(ctx, b)
+}
+
+// lookHeld is look for those who have the turn.
+func (s *Server) lookHeld(ctx context.Context, b *box) error {
+	sb, err := s.opts.Provider.Get(ctx, b.id)
+	if err == nil {
+		err = s.settle(ctx, b, sb)
+	}
+	if isGone(err) {
+		s.forget(b, err)
+	}
+	return err
+}
+
+// agree reports whether a record need not be changed for what the provider
+// says. Of a sandbox that starts, or whose state is not known, it says nothing.
+func agree(st providers.State, p phase) bool {
+	switch st {
+	case providers.StateRunning:
+		return p == phaseRunning
+	case providers.StatePaused:
+		return p == phasePaused
+	}
+	return true
 }
 
 // isGone reports whether an error says that the sandbox exists no more.
@@ -164,9 +194,23 @@ func (s *Server) changeHeld(ctx context.Context, b *box, do func(context.Context
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), changeLimit)
 	defer cancel()
+	if b.phase().between() { // nobody is at it
+		lctx, done := context.WithTimeout(ctx, lookLimit)
+		err := s.lookHeld(lctx, b)
+		done()
+		if isGone(err) {
+			return err
+		}
+		if err != nil { // do decides: killing goes on
+			s.log.WarnContext(ctx, "state of a sandbox not known", "sandbox_id", b.id, "err", err)
+		}
+	}
 	err := do(ctx)
 	if isGone(err) {
 		s.forget(b, err)
+	}
+	if b.phase().between() {
+		s.retryLater(b)
 	}
 	return err
 }
@@ -232,7 +276,10 @@ const (
 // maximum since its start. The caller has the turn.
 func (s *Server) moveEnd(ctx context.Context, b *box, d time.Duration, dir direction) error {
 	rec := b.snapshot()
-	if rec.Phase != phaseRunning {
+	switch {
+	case rec.Phase.between():
+		return inTransition(b)
+	case rec.Phase != phaseRunning:
 		return refuse(http.StatusConflict, "E2024", "sandbox %q is paused", b.id)
 	}
 	now := time.Now()
@@ -246,19 +293,31 @@ func (s *Server) moveEnd(ctx context.Context, b *box, d time.Duration, dir direc
 	if !end.After(now) {
 		return s.endNow(ctx, b)
 	}
-	if !rec.AutoPause {
-		sb, err := s.opts.Provider.SetLifetime(ctx, b.id, max(end.Sub(now), minimumTimeout))
-		if err != nil {
-			return err
-		}
-		b.seen(sb)
-		if !sb.ExpiresAt.IsZero() {
-			end = sb.ExpiresAt
-		}
-	} else if _, err := s.opts.Provider.SetLifetime(ctx, b.id, end.Sub(now)+keepPaused); err != nil {
+	end, err := s.endAt(ctx, b, end)
+	if err != nil {
 		return err
 	}
-	return s.update(b, func(rec *record) { rec.End = end.UTC() })
+	b.calm()
+	return s.update(b, func(rec *record) { rec.End = end })
+}
+
+// endAt lets the provider end a running sandbox at its end, or long after when
+// the gateway is to pause it then. It returns the end in force.
+func (s *Server) endAt(ctx context.Context, b *box, end time.Time) (time.Time, error) {
+	left := max(time.Until(end), minimumTimeout)
+	autoPause := b.snapshot().AutoPause
+	if autoPause {
+		left += keepPaused
+	}
+	sb, err := s.opts.Provider.SetLifetime(ctx, b.id, left)
+	if err != nil {
+		return end, err
+	}
+	b.seen(sb)
+	if !autoPause && !sb.ExpiresAt.IsZero() {
+		end = sb.ExpiresAt
+	}
+	return end.UTC(), nil
 }
 
 // endNow does what happens at the end of a sandbox's time.
@@ -324,12 +383,14 @@ func (s *Server) connect(w http.ResponseWriter, r *http.Request, body api.Connec
 	}
 	status := http.StatusOK
 	err = s.change(r.Context(), b, func(ctx context.Context) error {
+		if b.phase() != phasePaused {
+			if err := s.lookHeld(ctx, b); err != nil {
+				return err
+			}
+		}
 		if b.phase() == phasePaused {
 			status = http.StatusCreated
 			return s.resumeHeld(ctx, b, max(d, minimumTimeout))
-		}
-		if err := s.look(ctx, b); err != nil {
-			return err
 		}
 		return s.moveEnd(ctx, b, d, laterOnly)
 	})

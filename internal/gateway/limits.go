@@ -18,12 +18,21 @@ import (
 const (
 	spareFiles    = 256 // for state, the provider and what it opens for a moment
 	minConns      = 64
-	perSandbox    = 1024 // requests under way to one sandbox
+	perSandbox    = 1024 // requests under way to one sandbox, where there is room for four such
 	refuseTimeout = time.Second
 )
 
 // limits are the bounds in force.
 type limits struct{ conns, carried, perSandbox int }
+
+// forPort is how much of a bound requests to a port may take up. Ports of
+// services are open to strangers; a quarter is kept for the runtime.
+func forPort(limit, port int) int {
+	if port == envdPort {
+		return limit
+	}
+	return limit - limit/4
+}
 
 // fileLimits derives bounds from the descriptor limit. The Go runtime has
 // raised the soft limit to the hard one at the start.
@@ -33,8 +42,14 @@ func fileLimits() limits {
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &r) == nil {
 		n = int(min(r.Cur, 1<<20))
 	}
+	return limitsFor(n)
+}
+
+// limitsFor derives bounds from a number of descriptors.
+func limitsFor(n int) limits {
 	free := max(n-spareFiles, minConns)
-	return limits{conns: max(free*2/3, minConns), carried: max(free/3, minConns/2), perSandbox: perSandbox}
+	carried := max(free/3, minConns/2)
+	return limits{conns: max(free*2/3, minConns), carried: carried, perSandbox: min(perSandbox, carried/4)}
 }
 
 // connections counts the connections of clients. At the limit a new one takes

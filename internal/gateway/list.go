@@ -262,25 +262,31 @@ func (s *Server) lookAll(ctx context.Context, owner string) error {
 		}
 	}
 	s.mu.Unlock()
-	return s.lookEach(ctx, mine)
+	s.lookEach(ctx, mine)
+	return ctx.Err()
 }
 
-func (s *Server) lookEach(ctx context.Context, boxes []*box) error {
-	errs := make([]error, len(boxes))
+// lookEach looks at sandboxes. Of one that cannot be asked the record stands.
+func (s *Server) lookEach(ctx context.Context, boxes []*box) {
+	s.each(boxes, func(b *box) {
+		ctx, cancel := context.WithTimeout(ctx, lookLimit)
+		defer cancel()
+		if err := s.look(ctx, b); err != nil && !isGone(err) {
+			s.log.WarnContext(ctx, "state of a sandbox not known", "sandbox_id", b.id, "err", err)
+		}
+	})
+}
+
+// each does something with sandboxes, several at the same time.
+func (s *Server) each(boxes []*box, do func(*box)) {
 	slots := make(chan struct{}, looksAtOnce)
 	var wg sync.WaitGroup
-	for i, b := range boxes {
+	for _, b := range boxes {
 		slots <- struct{}{}
 		wg.Go(func() {
 			defer func() { <-slots }()
-			errs[i] = s.look(ctx, b)
+			do(b)
 		})
 	}
 	wg.Wait()
-	for _, err := range errs {
-		if err != nil && !isGone(err) {
-			return err
-		}
-	}
-	return nil
 }

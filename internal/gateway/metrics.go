@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -114,9 +115,10 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	b.mu.Lock()
-	defer b.mu.Unlock()
+	all := slices.Clone(b.samples)
+	b.mu.Unlock() // before the answer: whoever takes it may be slow
 	out := []api.Metric{}
-	for _, m := range b.samples {
+	for _, m := range all {
 		if m.TimestampUnix >= from && (to == 0 || m.TimestampUnix <= to) {
 			out = append(out, m)
 		}
@@ -125,18 +127,19 @@ func (s *Server) metrics(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// freshen takes a sample of a running sandbox unless there is one of late.
+// freshen takes a sample of a running or paused sandbox unless there is one of
+// late.
 func (s *Server) freshen(ctx context.Context, b *box, age time.Duration) error {
 	meter, ok := s.opts.Provider.(providers.Meter)
 	if !ok {
 		return notSupported("metrics are")
 	}
 	b.mu.Lock()
-	running := b.rec.Phase == phaseRunning
+	here := b.rec.Phase == phaseRunning || b.rec.Phase == phasePaused // providers measure both
 	n := len(b.samples)
 	late := n > 0 && time.Since(b.samples[n-1].Timestamp) < age
 	b.mu.Unlock()
-	if !running || late {
+	if !here || late {
 		return nil
 	}
 	err := s.measure(ctx, meter, b)

@@ -43,10 +43,11 @@ func (s *Server) pauseHeld(ctx context.Context, b *box, message string) error {
 	if !ok {
 		return notSupported("pausing is")
 	}
+	before := b.phase()
 	if err := s.update(b, func(r *record) { r.Phase = phasePausing }); err != nil {
+		b.setPhase(before) // the one on disk says so, too
 		return err
 	}
-	b.cutAll(errPausedNow)
 	end := time.Now().Add(keepPaused)
 	_, err := s.opts.Provider.SetLifetime(ctx, b.id, keepPaused)
 	if err == nil {
@@ -58,29 +59,39 @@ func (s *Server) pauseHeld(ctx context.Context, b *box, message string) error {
 		}
 		return err
 	}
-	if err := s.update(b, func(r *record) {
-		r.Phase, r.End = phasePaused, end.UTC()
-	}); err != nil {
-		return err
-	}
+	s.paused(b, end)
 	s.note(b, "info", message)
 	s.log.InfoContext(ctx, "sandbox paused", "sandbox_id", b.id)
 	return nil
 }
 
-// unpause goes back to running after a pause that failed.
-func (s *Server) unpause(ctx context.Context, b *box) {
-	rec := b.snapshot()
-	left := max(time.Until(rec.End), minimumTimeout)
-	if rec.AutoPause {
-		left += keepPaused
+// paused makes the record say that a sandbox is paused, until end. Only now
+// what is connected to it is cut: a pause that fails disturbs nobody. When the
+// record cannot be written, the one on disk makes a restart look.
+func (s *Server) paused(b *box, end time.Time) {
+	b.calm()
+	err := s.update(b, func(r *record) {
+		if r.RunEnd.IsZero() {
+			r.RunEnd = r.End
+		}
+		r.Phase, r.End = phasePaused, end.UTC()
+	})
+	if err != nil {
+		s.log.Warn("record of a sandbox not written", "sandbox_id", b.id, "err", err)
 	}
-	_, err := s.opts.Provider.SetLifetime(ctx, b.id, left)
-	if err == nil {
-		err = s.update(b, func(r *record) { r.Phase = phaseRunning })
+	b.cutAll(errPausedNow)
+}
+
+// unpause goes back to running after a pause that failed, with the end of
+// before. When the provider does not take that now, the gateway's own clock
+// ends it.
+func (s *Server) unpause(ctx context.Context, b *box) {
+	_, err := s.endAt(ctx, b, b.snapshot().End)
+	if e := s.update(b, func(r *record) { r.Phase, r.RunEnd = phaseRunning, time.Time{} }); err == nil {
+		err = e
 	}
 	if err != nil {
-		s.log.WarnContext(ctx, "sandbox not back to running", "sandbox_id", b.id, "err", err)
+		s.log.WarnContext(ctx, "a pause that failed was not undone entirely", "sandbox_id", b.id, "err", err)
 	}
 }
 
@@ -104,7 +115,10 @@ func (s *Server) resume(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	err = s.tryChange(r.Context(), b, func(ctx context.Context) error {
-		if b.phase() != phasePaused {
+		switch p := b.phase(); {
+		case p.between():
+			return inTransition(b)
+		case p != phasePaused:
 			return refuse(http.StatusConflict, "", "sandbox %q is running already", b.id)
 		}
 		if body.AutoPause != nil {
@@ -127,27 +141,47 @@ func (s *Server) resumeHeld(ctx context.Context, b *box, d time.Duration) error 
 	if !ok {
 		return notSupported("resuming is")
 	}
-	if err := s.update(b, func(r *record) { r.Phase = phaseResuming }); err != nil {
+	before := b.snapshot()
+	end := time.Now().Add(min(d, s.opts.MaxLifetime)).UTC()
+	if err := s.update(b, func(r *record) { r.Phase, r.RunEnd = phaseResuming, end }); err != nil {
+		b.mu.Lock()
+		b.rec.RunEnd = before.RunEnd
+		b.mu.Unlock()
+		b.setPhase(phasePaused)
 		return err
 	}
 	sb, err := p.Resume(ctx, b.id, providers.ConnectRequest{})
 	if err != nil {
 		if !isGone(err) {
-			if e := s.update(b, func(r *record) { r.Phase = phasePaused }); e != nil {
+			if e := s.update(b, func(r *record) { r.Phase, r.RunEnd = phasePaused, before.RunEnd }); e != nil {
 				s.log.WarnContext(ctx, "record of a sandbox not written", "sandbox_id", b.id, "err", e)
 			}
 		}
 		return err
 	}
 	b.seen(sb)
-	now := time.Now()
-	if err := s.update(b, func(r *record) { r.Phase, r.Since, r.End = phaseRunning, now, now.Add(keepPaused) }); err != nil {
-		return err
-	}
-	if err := s.moveEnd(ctx, b, d, either); err != nil { // the end was that of a paused one
-		return err
+	if err := s.resumed(ctx, b, time.Now().Add(min(d, s.opts.MaxLifetime))); err != nil {
+		return err // and it is tried again
 	}
 	s.note(b, "info", "resumed")
 	s.log.InfoContext(ctx, "sandbox resumed", "sandbox_id", b.id)
+	return nil
+}
+
+// resumed gives a sandbox that runs again its end, and makes the record say so.
+// When that cannot be written, the one on disk makes a restart look.
+func (s *Server) resumed(ctx context.Context, b *box, end time.Time) error {
+	now := time.Now()
+	end, err := s.endAt(ctx, b, end)
+	if err != nil {
+		return err
+	}
+	b.calm()
+	err = s.update(b, func(r *record) {
+		r.Phase, r.Since, r.End, r.RunEnd = phaseRunning, now, end, time.Time{}
+	})
+	if err != nil {
+		s.log.WarnContext(ctx, "record of a sandbox not written", "sandbox_id", b.id, "err", err)
+	}
 	return nil
 }

@@ -3,6 +3,8 @@ package gateway
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
@@ -11,6 +13,9 @@ import (
 // recoverLimit bounds how long the look at the sandboxes of the time before
 // may take.
 const recoverLimit = 60 * time.Second
+
+// lookLimit bounds the look at one sandbox of several.
+const lookLimit = 10 * time.Second
 
 // recover takes up the sandboxes of the time before: those with a record that
 // live go on, those that ended are forgotten, and those that carry our mark and
@@ -32,33 +37,46 @@ func (s *Server) recover() error {
 	if err != nil {
 		return err
 	}
-	for id, sb := range living {
-		b := s.boxes[id]
-		if b == nil {
-			if err := s.opts.Provider.Kill(ctx, id); err != nil && !isGone(err) {
-				s.log.Warn("sandbox without a record not killed", "sandbox_id", id, "err", err)
-			} else {
-				s.log.Info("sandbox without a record killed", "sandbox_id", id)
-			}
+	for id := range living {
+		if s.boxes[id] != nil {
 			continue
 		}
-		if err := s.settle(ctx, b, sb); err != nil && !isGone(err) {
-			return err
+		if err := s.opts.Provider.Kill(ctx, id); err != nil && !isGone(err) {
+			s.log.Warn("sandbox without a record not killed", "sandbox_id", id, "err", err)
+		} else {
+			s.log.Info("sandbox without a record killed", "sandbox_id", id)
 		}
 	}
-	for id, b := range s.boxes {
-		if living[id] == nil {
-			if err := s.look(ctx, b); err != nil && !isGone(err) {
-				return err
-			}
-		}
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, b := range s.boxes {
-		s.armLocked(b)
+	s.each(slices.Collect(maps.Values(s.boxes)), func(b *box) {
+		s.recoverOne(ctx, b, living[b.id])
+	})
+	for _, b := range s.all() {
+		s.arm(b)
 	}
 	return nil
+}
+
+// recoverOne takes up one sandbox; sb is nil when the provider did not list it.
+// One that cannot be reached keeps nobody waiting: it is tried again later.
+func (s *Server) recoverOne(ctx context.Context, b *box, sb *providers.Sandbox) {
+	ctx, cancel := context.WithTimeout(ctx, lookLimit)
+	defer cancel()
+	var err error
+	if sb != nil {
+		err = s.settle(ctx, b, sb)
+	} else {
+		err = s.lookHeld(ctx, b) // nobody else is there
+	}
+	switch {
+	case isGone(err):
+		s.forget(b, err)
+	case err != nil || b.phase().between():
+		s.log.Warn("sandbox of the time before not taken up; it is tried again", "sandbox_id", b.id, "err", err)
+		b.mu.Lock()
+		b.doubt = true
+		b.mu.Unlock()
+		s.retryLater(b)
+	}
 }
 
 // marked lists the provider's sandboxes that carry our mark.
@@ -87,25 +105,31 @@ func (s *Server) marked(ctx context.Context) (map[string]*providers.Sandbox, err
 }
 
 // settle brings a record and its sandbox together: a change may have been cut
-// off between them.
+// off between them, or made by somebody else. The caller has the turn, and sb is
+// of that time.
 func (s *Server) settle(ctx context.Context, b *box, sb *providers.Sandbox) error {
-	b.seen(sb)
-	rec := b.snapshot()
-	paused := sb.State == providers.StatePaused
-	switch {
-	case paused && rec.Phase == phasePaused, !paused && rec.Phase == phaseRunning:
+	if agree(sb.State, b.phase()) {
+		b.seen(sb)
 		return nil
-	case paused:
-		return s.update(b, func(r *record) { r.Phase, r.End = phasePaused, time.Now().Add(keepPaused).UTC() })
 	}
-	// It runs, and the record says that it does not, or nearly so.
-	if rec.Phase == phasePaused || rec.Phase == phaseResuming {
-		now := time.Now()
-		if err := s.update(b, func(r *record) { r.Phase, r.Since, r.End = phaseRunning, now, now.Add(keepPaused) }); err != nil {
+	if sb.State == providers.StatePaused {
+		end := time.Now().Add(keepPaused)
+		if _, err := s.opts.Provider.SetLifetime(ctx, b.id, keepPaused); err != nil {
 			return err
 		}
-		return s.moveEnd(ctx, b, min(defaultTimeoutV2, s.opts.MaxLifetime), either)
+		s.paused(b, end)
+		return nil
 	}
-	s.unpause(ctx, b)
-	return nil
+	b.seen(sb)
+	rec := b.snapshot()
+	if rec.Phase == phasePausing {
+		s.unpause(ctx, b)
+		return nil
+	}
+	// It went on. The end is the one it had or was to get, if that is to come.
+	end := rec.RunEnd
+	if time.Until(end) < minimumTimeout {
+		end = time.Now().Add(min(defaultTimeoutV2, s.opts.MaxLifetime))
+	}
+	return s.resumed(ctx, b, end)
 }

@@ -129,7 +129,7 @@ func New(o *Options) (*Server, error) {
 	}
 	s.conns = newConnections(s.limits.conns)
 	s.forward = newForwarder(s)
-	s.standing = &standing{s: s}
+	s.standing = newStanding(s)
 	s.handler = s.routes()
 	s.http = &http.Server{
 		Handler:           s.handler,

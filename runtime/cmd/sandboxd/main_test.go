@@ -20,6 +20,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -89,8 +90,10 @@ func TestUsage(t *testing.T) {
 // wantRun runs the command. An error has to be short and name its code.
 func wantRun(t *testing.T, status int, text string, args ...string) {
 	t.Helper()
-	// In a directory of the test: what is wrongly accepted goes no further.
 	t.Setenv("SANDBOX_STATE_DIR", filepath.Join(t.TempDir(), "state"))
+	if len(args) > 1 && args[0] == "serve" && !slices.Contains(args, "--listen") {
+		args = slices.Insert(args, 1, "--tls-cert", "/nope") // what is wrongly accepted fails there, and serves nothing
+	}
 	var out, errs bytes.Buffer
 	got := run(args, &out, &errs)
 	if got != status || !strings.Contains(out.String()+errs.String(), text) {
@@ -144,7 +147,7 @@ func TestKeyCommands(t *testing.T) {
 		}
 	}
 	// Options may stand anywhere.
-	for i, args := range [][]string{{"create", "--state-dir", state, "laptop"}, {"create", "desk", "--state-dir", state}, {"--state-dir=" + state, "create", "--", "-x"}} {
+	for i, args := range [][]string{{"create", "--state-dir", state, "laptop"}, {"create", "desk", "--state-dir", state}, {"--state-dir=" + state, "--", "create", "-x"}} {
 		if made, _ := do(0, args...); !regexp.MustCompile(`^E2B_API_KEY=e2b_[0-9a-f]{40}\n$`).MatchString(made) {
 			t.Errorf("%d: %q", i, made)
 		}

@@ -100,6 +100,11 @@ func TestAnswerThatIsOld(t *testing.T) {
 			change()
 			close(goOn)
 			f.want(<-got, 200)
+			// Before anybody looks again, who would put it in order.
+			want := map[string]phase{"pause": phasePaused, "resume": phaseRunning}[what]
+			if got := f.s.boxes[sb.SandboxID].phase(); got != want || what == "pause" && p.left(t, sb.SandboxID) < keepPaused-time.Minute {
+				t.Errorf("%s, the provider ends it in %v", got, p.left(t, sb.SandboxID))
+			}
 			d := f.detail(sb.SandboxID)
 			if what == "pause" {
 				if d.State != "paused" || time.Until(d.EndAt) < keepPaused-time.Minute || p.left(t, sb.SandboxID) < keepPaused-time.Minute {

@@ -341,7 +341,7 @@ func (f *FS) toolOutput(name string, arg ...string) ([]byte, error) {
 func (f *FS) path(op, name string) (string, error) {
 	switch {
 	case name == "":
-		return "", f.fail(op, name, coded("E4006", "the path is empty", syscall.ENOENT))
+		return "", f.fail(op, `""`, coded("E4006", "the path is empty", syscall.ENOENT))
 	case strings.Contains(name, "\x00"):
 		return "", f.fail(op, name, coded("E4006", "the path holds a NUL byte", syscall.EINVAL))
 	case !utf8.ValidString(name):

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -28,12 +29,20 @@ type Error struct {
 	Undone     bool          // the request certainly had no effect
 	IsJSON     bool          // the answer was an object of JSON
 	Err        error         // failure of the transport; nil with an answer
+
+	said bool // the error around this one says Message
 }
 
 // Error shows what the service said; the error around it says the rest.
 func (e *Error) Error() string {
 	if e.Err != nil {
 		return e.Err.Error()
+	}
+	if e.said {
+		if e.RequestID == "" {
+			return ""
+		}
+		return "request " + e.RequestID
 	}
 	var b strings.Builder
 	if e.Message == "" {
@@ -61,6 +70,15 @@ func Status(err error) int {
 	return 0
 }
 
+// Quiet is err as a cause that errors.Is and errors.As find and that adds
+// nothing to the text: for errors whose message says the same better.
+func Quiet(err error) error { return quiet{err} }
+
+type quiet struct{ err error }
+
+func (quiet) Error() string   { return "" }
+func (q quiet) Unwrap() error { return q.err }
+
 // Undone reports whether the request that failed with err certainly had no
 // effect: it was never sent, or the service says so.
 func Undone(err error) bool {
@@ -79,7 +97,23 @@ var capacity = []string{"sandbox_capacity_unavailable", "sandbox_placement_timeo
 // answered turns an unsuccessful answer into an error.
 func (c *Client) answered(rt *route, res *http.Response, body []byte) error {
 	e := c.parse(res, body)
-	return c.coded(rt, e)
+	err := c.coded(rt, e) // sets Undone, too
+	code := errdefs.Code(res.Header.Get(codeHeader))
+	if !believed(code) || e.Message == "" || !e.IsJSON {
+		return err
+	}
+	e.said = true
+	return &errdefs.Error{Code: code, Op: rt.op, Message: e.Message, Err: e}
+}
+
+// codeHeader carries the exact code of a failure where the service is ours.
+const codeHeader = "Sandbox-Error-Code"
+
+// believed reports whether a service may name a code: those about sandboxes and
+// what it can do. What is wrong with the key, the connection or the service
+// itself is seen better from here.
+func believed(c errdefs.Code) bool {
+	return c.Meaning() != "" && (c.Class() == "E2000" || c == "E8004" || c == "E3008")
 }
 
 // coded chooses the code for what the service answered.
@@ -132,9 +166,9 @@ func (c *Client) coded(rt *route, e *Error) error {
 	}
 	if e.Status >= 500 {
 		if rt.create {
-			return is("E2000", fmt.Sprintf("%s failed (%d)", provider, e.Status), "")
+			return is("E2000", fmt.Sprintf("%s at %s failed (%d)", provider, c.Address(), e.Status), "")
 		}
-		return is("E8000", fmt.Sprintf("%s failed (%d)", provider, e.Status), "")
+		return is("E8000", fmt.Sprintf("%s at %s failed (%d)", provider, c.Address(), e.Status), "")
 	}
 	if e.Status >= 400 && e.IsJSON {
 		e.Undone = true
@@ -149,6 +183,10 @@ func (c *Client) refused(rt *route, e *Error, is func(errdefs.Code, string, stri
 	provider := fmt.Sprintf("provider %q", c.o.Provider)
 	switch e.Status {
 	case http.StatusNotFound:
+		if saysNoRoute(e) {
+			return is("E8000", fmt.Sprintf("%s does not know %s %s (404)", c.Address(), rt.method, rt.path),
+				"check the address of the API, its path too, and the version of what serves it")
+		}
 		if rt.create {
 			m := fmt.Sprintf("template %q not found on %s", cut(rt.template), provider)
 			if c.o.Place != "" {
@@ -165,13 +203,25 @@ func (c *Client) refused(rt *route, e *Error, is func(errdefs.Code, string, stri
 		}
 		return is("E2011", fmt.Sprintf("refused by %s (%d)", provider, e.Status), "")
 	case http.StatusConflict:
-		return is("E8000", "the sandbox is in a state that does not allow this (409)", "ask for its state, and try again")
+		return is("E8000", c.Address()+" says that the sandbox is in a state that does not allow this (409)", "ask for its state, and try again")
 	case http.StatusGone:
 		if rt.id != "" {
 			return is("E2020", fmt.Sprintf("sandbox %s is not there any more (410)", clean(rt.id)), "")
 		}
 	}
-	return is("E8000", fmt.Sprintf("refused by %s (%d)", provider, e.Status), "")
+	return is("E8000", fmt.Sprintf("refused by %s at %s (%d)", provider, c.Address(), e.Status), "")
+}
+
+// saysNoRoute tells that the address does not have the request at all from that
+// it does not have what the request is about.
+func saysNoRoute(e *Error) bool {
+	text := strings.ToLower(e.Message)
+	for _, w := range []string{"no such route", "route not found", "page not found", "no matching operation", "no such path"} {
+		if strings.Contains(text, w) {
+			return true
+		}
+	}
+	return false
 }
 
 func waitText(d time.Duration) string {
@@ -316,11 +366,17 @@ func (c *Client) broken(ctx context.Context, rt *route, err error, sent bool) er
 		}
 		return errdefs.Wrap("E5004", rt.op, "cancelled by the caller", cause)
 	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return &errdefs.Error{Code: "E5001", Op: rt.op, Message: "the certificate of " + c.Address() + " is not trusted", Suggestion: CertHint, Err: cause}
+	}
 	if !sent {
 		return errdefs.Wrap("E5001", rt.op, "cannot connect to "+c.Address(), cause)
 	}
 	return errdefs.Wrap("E5003", rt.op, "the connection to "+c.Address()+" broke before the answer was whole", cause)
 }
+
+// CertHint is what to do about a certificate that is not trusted.
+const CertHint = "name the file that holds the certificate of its authority: ca_file (SANDBOX_CA_FILE)"
 
 // ended says why ctx did, so that errors.Is finds both the context's error and
 // the cause that the caller gave.

@@ -208,7 +208,14 @@ func (c *Client) Kill(ctx context.Context, id string) error {
 		return err
 	}
 	_, repeated, err := c.do(ctx, rt, nil, nil)
-	if repeated && errdefs.CodeOf(err) == "E2020" {
+	switch errdefs.CodeOf(err) {
+	case "E2021", "E2022", "E2023":
+		err = errdefs.Wrap("E2020", rt.op, "sandbox "+id+" is not there any more", err)
+	case "E2020":
+	default:
+		return err
+	}
+	if repeated {
 		return nil
 	}
 	return err

@@ -56,7 +56,7 @@ func (c *Client) upgrade(ctx context.Context, op, path, protocol string) (net.Co
 	req.Header.Set("Upgrade", protocol)
 	conn, err := c.transport.connect(ctx, req)
 	if err != nil {
-		return nil, wrapTransport(ctx, op, &dialError{err})
+		return nil, wrapTransport(ctx, op, trusting(req.URL.Host, &dialError{err}))
 	}
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	early, err := askUpgrade(conn, req, op, protocol)

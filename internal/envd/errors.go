@@ -2,6 +2,7 @@ package envd
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -55,7 +56,8 @@ func wrap(ctx context.Context, op string, d domain, err error) error {
 	if ok && connect.IsWireError(err) {
 		return fromWire(op, d, ce)
 	}
-	if ctx.Err() != nil || isDial(err) || !ok || isIO(err) {
+	_, stranger := errors.AsType[*untrusted](err)
+	if ctx.Err() != nil || isDial(err) || !ok || isIO(err) || stranger {
 		return wrapTransport(ctx, op, err)
 	}
 	switch ce.Code() {
@@ -73,6 +75,12 @@ func wrapTransport(ctx context.Context, op string, err error) error {
 	if ctx.Err() != nil {
 		return ContextError(ctx, op)
 	}
+	if e, ok := errors.AsType[*untrusted](err); ok {
+		return &errdefs.Error{
+			Code: "E5001", Op: op, Message: "the certificate of " + e.host + " is not trusted", Err: e.err.Err,
+			Suggestion: "name the file that holds the certificate of its authority: ca_file (SANDBOX_CA_FILE)",
+		}
+	}
 	if isDial(err) {
 		return errdefs.Wrap("E5001", op, "the sandbox's server cannot be reached", err)
 	}
@@ -80,6 +88,23 @@ func wrapTransport(ctx context.Context, op string, err error) error {
 		return errdefs.Wrap("E5002", op, "request timeout", e)
 	}
 	return errdefs.Wrap("E5003", op, "the connection to the sandbox broke", plain(err))
+}
+
+// untrusted is the failure to trust the certificate of host.
+type untrusted struct {
+	host string
+	err  *tls.CertificateVerificationError
+}
+
+func (e *untrusted) Error() string { return e.err.Error() }
+func (e *untrusted) Unwrap() error { return e.err }
+
+// trusting notes of which host a certificate was refused; other errors pass.
+func trusting(host string, err error) error {
+	if e, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return &untrusted{host, e}
+	}
+	return err
 }
 
 // ContextError says why ctx ended: E5002 for a clock, E5003 for a stream that

@@ -61,7 +61,8 @@ func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := *req
 	r.Header = req.Header.Clone()
 	t.decorate(r.Header)
-	return t.base.RoundTrip(&r)
+	res, err := t.base.RoundTrip(&r)
+	return res, trusting(r.URL.Host, err)
 }
 
 // decorate sets what every request carries.

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -38,8 +39,8 @@ const (
 // has ended, is killed before Create returns, within 30 s. Places are made by
 // servers of ours; on others the runtime writes everywhere. The service's
 // templates decide sizes, users and directories. CPU, memory and disk are what
-// the sandbox must have at least: one with less is killed, and E8004. Asking for
-// the rest is E8004 before anything is sent.
+// the sandbox must have at least, and the network "all" the internet: one with
+// less is killed, and E8004. Asking for the rest is E8004 before anything is sent.
 func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*providers.Sandbox, error) {
 	done, err := p.begin(ctx, opCreate)
 	if err != nil {
@@ -329,10 +330,10 @@ func (p *Provider) settle(ctx context.Context, o *order, in *api.Sandbox) (*prov
 	sb.CreatedAt, sb.ExpiresAt = now, now.Add(o.lifetime)
 	sb.Metadata = visible(o.body.Metadata)
 	p.known.update(sb.ID, func(f *fact) { f.expires = sb.ExpiresAt })
-	last, ok := p.ready(ctx, sb.Data, p.testOnlyReadyLimit)
+	u := p.ready(ctx, sb.Data, p.testOnlyReadyLimit)
 	switch {
-	case ok:
-		if err := p.checkSize(ctx, o, sb); err != nil {
+	case u == nil:
+		if err := p.checkGiven(ctx, o, sb); err != nil {
 			return fail(err)
 		}
 		return sb, nil
@@ -341,14 +342,16 @@ func (p *Provider) settle(ctx context.Context, o *order, in *api.Sandbox) (*prov
 	}
 	return fail(&errdefs.Error{
 		Code: "E2009", Op: opCreate,
-		Message: fmt.Sprintf("sandbox %s was created but did not become ready in %v: last answer %s from %s; it was removed", sb.ID, p.testOnlyReadyLimit, last, p.hostOf(sb.Data)),
+		Message: "sandbox " + sb.ID + " was created but " + u.why + "; it was removed", Suggestion: u.hint,
 	})
 }
 
-// checkSize looks whether the template gave what was asked for at least. The
-// answer to a creation does not say it, so this costs a request.
-func (p *Provider) checkSize(ctx context.Context, o *order, sb *providers.Sandbox) error {
-	if o.size == (providers.Resources{}) {
+// checkGiven looks whether the sandbox has at least what was asked for. The
+// answer to a creation does not say it, so this costs a request where a size or
+// the internet was asked for.
+func (p *Provider) checkGiven(ctx context.Context, o *order, sb *providers.Sandbox) error {
+	internet := o.body.AllowInternetAccess != nil && *o.body.AllowInternetAccess
+	if o.size == (providers.Resources{}) && !internet {
 		return nil
 	}
 	d, err := p.api.Get(ctx, sb.ID)
@@ -358,25 +361,34 @@ func (p *Provider) checkSize(ctx context.Context, o *order, sb *providers.Sandbo
 		}
 		return during(opCreate, err)
 	}
+	if internet && d.AllowInternetAccess != nil && !*d.AllowInternetAccess {
+		return &errdefs.Error{
+			Code: "E8004", Op: opCreate, Message: "asked for network all, the sandbox does not reach the internet; it was removed",
+			Suggestion: "the service decides: leave Network empty to take what it gives",
+		}
+	}
 	for _, c := range []struct {
-		what        string
 		asked, have int64
-		unit        string
+		format      string
+		scale       float64
 	}{
-		{"CPU", o.size.CPUMilli, int64(d.CPUCount * 1000), "/1000"},
-		{"memory", o.size.MemoryMiB, d.MemoryMB, " MiB"},
-		{"disk", o.size.DiskMiB, d.DiskSizeMB, " MiB"},
+		{o.size.CPUMilli, int64(math.Round(d.CPUCount * 1000)), "%v CPUs", 1000},
+		{o.size.MemoryMiB, d.MemoryMB, "%v MiB of memory", 1},
+		{o.size.DiskMiB, d.DiskSizeMB, "%v MiB of disk", 1},
 	} {
 		if c.asked > c.have {
 			return &errdefs.Error{
 				Code: "E8004", Op: opCreate,
-				Message:    fmt.Sprintf("template %q gives a sandbox %d%s of %s, and %d%s were asked for; it was removed", clip(sb.Template), c.have, c.unit, c.what, c.asked, c.unit),
+				Message: fmt.Sprintf("asked for "+c.format+", the sandbox of template %q has %v; it was removed",
+					number(float64(c.asked)/c.scale), clip(sb.Template), number(float64(c.have)/c.scale)),
 				Suggestion: "the template decides the size: build one with the size you need, or ask for less",
 			}
 		}
 	}
 	return nil
 }
+
+func number(f float64) string { return strconv.FormatFloat(f, 'f', -1, 64) }
 
 // describe is the sandbox of an answer to create or connect, as running.
 func (p *Provider) describe(in *api.Sandbox, f fact) *providers.Sandbox {

@@ -30,15 +30,31 @@ func (p *Provider) debugSandbox() *providers.Sandbox {
 	}
 }
 
+// debugCreate finds the runtime that is there. What a creation would have to
+// decide about it is E8004.
 func (p *Provider) debugCreate(ctx context.Context, req providers.CreateRequest) (*providers.Sandbox, error) {
+	for _, c := range []struct {
+		asked      bool
+		what, hint string
+	}{
+		{len(req.Env) > 0, "set Env", "name the variables with each command"},
+		{len(req.Metadata) > 0, "keep Metadata", ""},
+		{req.Lifetime != 0, "set Lifetime", "unset it, and SANDBOX_LIFETIME: what runs there ends when you end it"},
+		{req.Resources != (providers.Resources{}), "set CPU, Memory and Disk", ""},
+		{req.Network != nil, "set Network", ""},
+	} {
+		if c.asked {
+			return nil, p.cannot(opCreate, c.what+" in debug mode: the sandbox is a runtime that runs already", c.hint)
+		}
+	}
 	sb := p.debugSandbox()
-	sb.Template, sb.Metadata = req.Template, req.Metadata
-	if last, ok := p.ready(ctx, sb.Data, debugReady); !ok {
+	sb.Template = req.Template
+	if u := p.ready(ctx, sb.Data, debugReady); u != nil {
 		if ctx.Err() != nil {
 			return nil, cancelled(ctx, opCreate)
 		}
 		return nil, &errdefs.Error{
-			Code: "E2009", Op: opCreate, Message: fmt.Sprintf("debug is on and no runtime answers at %s: last answer %s", p.hostOf(sb.Data), last),
+			Code: "E2009", Op: opCreate, Message: fmt.Sprintf("debug is on and no runtime answers at %s: last answer %s", p.hostOf(sb.Data), u.last),
 			Suggestion: "start one there, or turn debug off (E2B_DEBUG)",
 		}
 	}

@@ -2,6 +2,8 @@ package e2b
 
 import (
 	"context"
+	"crypto/tls"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -97,7 +99,7 @@ func (p *Provider) Port(ctx context.Context, id string, port int) (providers.End
 			return providers.Endpoint{}, err
 		}
 		if sb.State == providers.StatePaused {
-			return providers.Endpoint{}, &errdefs.Error{Code: "E2024", Op: op, Message: "sandbox " + id}
+			return providers.Endpoint{}, &errdefs.Error{Code: "E2024", Op: op, Message: "sandbox " + id + " is paused"}
 		}
 		f, _ = p.known.get(id)
 	}
@@ -121,24 +123,34 @@ func (p *Provider) tunnel(id string, port int, f fact) func(context.Context) (ne
 	}
 }
 
-// ready waits until the runtime answers as it must. last is the answer that it
-// gave instead.
-func (p *Provider) ready(ctx context.Context, e providers.Endpoint, limit time.Duration) (last string, ok bool) {
+// unready says why a runtime cannot be used.
+type unready struct {
+	why  string // "did not become ready in 1m0s: last answer 502 from HOST"
+	last string // answer that it gave; "none"
+	hint string // empty: none in particular
+}
+
+// ready waits until the runtime answers as it must; nil says that it does. A
+// host that is not known, or not trusted, is not waited for.
+func (p *Provider) ready(ctx context.Context, e providers.Endpoint, limit time.Duration) *unready {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	last = "none"
+	last := "none"
 	for wait := 50 * time.Millisecond; ; wait = min(2*wait, time.Second) {
 		if ctx.Err() != nil {
-			return last, false
+			return &unready{fmt.Sprintf("did not become ready in %v: last answer %s from %s", limit, last, p.hostOf(e)), last, ""}
 		}
 		status, err := p.health(ctx, e)
 		switch {
 		case err == nil && status == http.StatusNoContent:
-			return "", true
+			return nil
 		case err == nil:
 			last = strconv.Itoa(status)
 		case ctx.Err() == nil:
 			last = err.Error()
+			if u := p.hopeless(e, err); u != nil {
+				return u
+			}
 		}
 		t := time.NewTimer(wait)
 		select {
@@ -147,6 +159,18 @@ func (p *Provider) ready(ctx context.Context, e providers.Endpoint, limit time.D
 			t.Stop()
 		}
 	}
+}
+
+// hopeless explains a failure that waiting does not change; nil for others.
+func (p *Provider) hopeless(e providers.Endpoint, err error) *unready {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok && dns.IsNotFound {
+		return &unready{"cannot be reached: host " + dns.Name + " is not known", err.Error(),
+			"if one address leads to all sandboxes of this service, set sandbox_url (E2B_SANDBOX_URL) to it; else check domain"}
+	}
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+		return &unready{"cannot be reached: the certificate of " + p.hostOf(e) + " is not trusted", err.Error(), api.CertHint}
+	}
+	return nil
 }
 
 // healthLimit bounds one question: a gateway may hold one that nobody answers.

@@ -1,9 +1,9 @@
 package e2b
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/api"
@@ -59,13 +59,13 @@ func (p *Provider) connect(ctx context.Context, op, id string, d time.Duration) 
 	}
 	sb := p.describe(in, p.known.learn(in, domain))
 	if resumed {
-		if last, ok := p.ready(ctx, sb.Data, p.testOnlyReadyLimit); !ok {
+		if u := p.ready(ctx, sb.Data, p.testOnlyReadyLimit); u != nil {
 			if ctx.Err() != nil {
 				return nil, cancelled(ctx, op)
 			}
 			return nil, &errdefs.Error{
-				Code: "E2009", Op: op, Message: fmt.Sprintf("sandbox %s was resumed but does not answer: last answer %s from %s", id, last, p.hostOf(sb.Data)),
-				Suggestion: "try again, or kill it",
+				Code: "E2009", Op: op, Message: "sandbox " + id + " was resumed but " + u.why,
+				Suggestion: cmp.Or(u.hint, "try again, or kill it"),
 			}
 		}
 	}
@@ -148,9 +148,11 @@ func (p *Provider) Pause(ctx context.Context, id string) error {
 	switch status := api.Status(err); {
 	case err == nil:
 		return nil
+	case errdefs.CodeOf(err) == "E2024": // the service says so itself
+		return err
 	case status == 409:
 		if sb, gerr := p.get(ctx, op, id); gerr == nil && sb.State == providers.StatePaused {
-			return &errdefs.Error{Code: "E2024", Op: op, Message: "sandbox " + id + " is paused already", Err: err}
+			return &errdefs.Error{Code: "E2024", Op: op, Message: "sandbox " + id + " is paused already", Err: api.Quiet(err)}
 		} else if errors.Is(gerr, errdefs.ErrCreate) { // it is gone
 			return gerr
 		}
@@ -165,6 +167,10 @@ func (p *Provider) Pause(ctx context.Context, id string) error {
 	return p.gone(op, id, err)
 }
 
+// endSlack is how far the end of a sandbox, as it is known here, may be later
+// than the service has it: its time began before the answer came.
+const endSlack = 2 * time.Second
+
 // gone says more of a sandbox that is not there, where this process knows it.
 func (p *Provider) gone(op, id string, err error) error {
 	if errdefs.CodeOf(err) != "E2020" {
@@ -173,9 +179,9 @@ func (p *Provider) gone(op, id string, err error) error {
 	f, ok := p.known.get(id)
 	switch {
 	case ok && f.killed:
-		return &errdefs.Error{Code: "E2022", Op: op, Message: "sandbox " + id + " was killed by this program", Err: err}
-	case ok && !f.expires.IsZero() && !time.Now().Before(f.expires):
-		return &errdefs.Error{Code: "E2021", Op: op, Message: "sandbox " + id + " expired at " + f.expires.UTC().Format(time.RFC3339), Err: err}
+		return &errdefs.Error{Code: "E2022", Op: op, Message: "sandbox " + id + " was killed by this program", Err: api.Quiet(err)}
+	case ok && !f.expires.IsZero() && !time.Now().Add(endSlack).Before(f.expires):
+		return &errdefs.Error{Code: "E2021", Op: op, Message: "sandbox " + id + " expired at " + f.expires.UTC().Format(time.RFC3339), Err: api.Quiet(err)}
 	}
 	return during(op, err)
 }

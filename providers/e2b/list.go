@@ -147,6 +147,9 @@ func (p metered) Usage(ctx context.Context, id string) (providers.Usage, error) 
 		return providers.Usage{}, p.gone(op, id, err)
 	}
 	if len(samples) == 0 {
+		if sb, err := p.get(ctx, op, id); err == nil && sb.State == providers.StatePaused {
+			return providers.Usage{}, &errdefs.Error{Code: "E2024", Op: op, Message: "sandbox " + id + " is paused, and there is no sample of it"}
+		}
 		return providers.Usage{}, none
 	}
 	m := samples[len(samples)-1]

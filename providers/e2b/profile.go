@@ -1,6 +1,7 @@
 package e2b
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -181,14 +182,33 @@ func (s *settings) key(o *options) {
 	key, err := api.CheckKey(key)
 	if err != nil {
 		if s.err == nil {
-			s.err = err
+			s.err = s.ofKey(o, err)
 		}
 		return
 	}
 	if s.profile.CheckKey && s.flag(SettingValidateKey, true) && !api.IsE2BKey(key) {
-		s.fail("E1001", "the API key does not have the form of E2B's, e2b_ and hexadecimal digits", "check which service the key is of; validate_api_key=false (E2B_VALIDATE_API_KEY) leaves the check out")
+		s.fail("E1001", keyFrom(o)+" does not have the form of E2B's, e2b_ and hexadecimal digits", "check which service the key is of; validate_api_key=false (E2B_VALIDATE_API_KEY) leaves the check out")
 	}
 	o.api.Key = key
+}
+
+// keyFrom names the key by its place.
+func keyFrom(o *options) string {
+	if o.api.KeySource == "" {
+		return "the API key"
+	}
+	return "the API key from " + o.api.KeySource
+}
+
+// ofKey lets an error about the key say where that is from.
+func (s *settings) ofKey(o *options, err error) error {
+	e, ok := errors.AsType[*errdefs.Error](err)
+	if !ok {
+		return err
+	}
+	c := *e
+	c.Message = strings.Replace(c.Message, "the API key", keyFrom(o), 1)
+	return &c
 }
 
 // addresses finds the control plane and the data plane. Of the two, one may

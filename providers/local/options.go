@@ -195,7 +195,10 @@ func chooseLimits(r providers.Resources, machine int64) (limits, error) {
 			err = badOption(fmt.Sprintf("%s %d %s is out of range: %d to %d %s on this machine", name, v, unit, lo, hi, unit), "")
 		}
 	}
-	check("cpu", "thousandths of a processor", r.CPUMilli, minCPUMilli, int64(runtime.NumCPU())*1000)
+	if most := int64(runtime.NumCPU()) * 1000; r.CPUMilli != 0 && (r.CPUMilli < minCPUMilli || r.CPUMilli > most) {
+		return limits{}, badOption(fmt.Sprintf("CPU %v is out of range: %v to %v on this machine",
+			float64(r.CPUMilli)/1000, float64(minCPUMilli)/1000, most/1000), "")
+	}
 	check("memory", "MiB", r.MemoryMiB, minMemory>>20, max(machine>>20, minMemory>>20))
 	check("processes", "", r.Processes, minProcesses, maxProcesses)
 	if err != nil {

@@ -27,7 +27,8 @@ func Wrap(code Code, op, message string, cause error) *Error {
 	return &Error{Code: code, Op: op, Message: message, Err: cause}
 }
 
-// Error has the form "E2011 create sandbox: lifetime 0s … (hint: …): cause".
+// Error has the form "E2011 create sandbox: lifetime 0s … (hint: …): cause". A
+// cause whose text the message has already is left out.
 func (e *Error) Error() string {
 	var b strings.Builder
 	b.WriteString(string(e.Code))
@@ -43,8 +44,10 @@ func (e *Error) Error() string {
 		b.WriteString(e.Message)
 	}
 	if e.Err != nil {
-		b.WriteString(": ")
-		b.WriteString(e.Err.Error())
+		if cause := e.Err.Error(); !strings.Contains(e.Message, cause) {
+			b.WriteString(": ")
+			b.WriteString(cause)
+		}
 	}
 	return b.String()
 }

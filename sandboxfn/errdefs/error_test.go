@@ -60,6 +60,11 @@ func TestErrorText(t *testing.T) {
 	if got, want := e.Error(), `E2020 connect: sandbox "x" unknown: cause`; got != want {
 		t.Errorf("text %q, want %q", got, want)
 	}
+	for message, want := range map[string]string{"path x: no such file": "E4001 open: path x: no such file", "": "E4001 open: no such file"} {
+		if got := Wrap("E4001", "open", message, errors.New("no such file")).Error(); got != want {
+			t.Errorf("text %q, want %q", got, want)
+		}
+	}
 	if e.Hint() == "" || CodeOf(fmt.Errorf("a: %w", e)) != "E2020" || CodeOf(errors.New("b")) != "" {
 		t.Error("hint or code lost")
 	}

@@ -226,7 +226,7 @@ func (c *Config) apiKey(provider string, e endpoints) (Value, error) {
 	if key.text != "" {
 		return key, nil
 	}
-	key.Source = "looked at " + strings.Join(append([]string{"option APIKey", "SANDBOX_API_KEY", "E2B_API_KEY"}, c.looked...), ", ")
+	key.Source = strings.Join(append([]string{"option APIKey", "SANDBOX_API_KEY", "E2B_API_KEY"}, c.looked...), ", ")
 	if provider != "fc" {
 		return key, nil
 	}

@@ -100,7 +100,7 @@ func (l *loader) check(file string, info fs.FileInfo, must trustedFile) error {
 }
 
 // show is a path as errors name it: below the home as ~/…, below the working
-// directory as ./….
+// directory as ./…, in a folder around it as ../….
 func (l *loader) show(file string) string {
 	if rel, ok := below(l.dir, file); ok {
 		return "." + string(filepath.Separator) + rel
@@ -108,10 +108,8 @@ func (l *loader) show(file string) string {
 	if rel, ok := below(l.home, file); ok {
 		return "~" + string(filepath.Separator) + rel
 	}
-	if l.dir != "" {
-		if rel, err := filepath.Rel(l.dir, file); err == nil && strings.Count(rel, "..") <= 3 {
-			return rel
-		}
+	if around, ok := below(filepath.Dir(file), l.dir); ok && strings.Count(around, "/") < 3 {
+		return strings.Repeat("../", 1+strings.Count(around, "/")) + filepath.Base(file)
 	}
 	return file
 }

@@ -3,7 +3,8 @@ package config
 import "strings"
 
 // Provider chooses what creates sandboxes, and says why: what was asked for by
-// name; else what an API key and its address or region belong to; else local.
+// name; else what an API key and its address or region belong to; else what an
+// address of the user's belongs to; else local.
 // AccessKeys, a kubeconfig or a running Docker choose nothing: too many machines
 // have them for other reasons.
 func (c *Config) Provider() (name, reason string) {
@@ -18,7 +19,29 @@ func (c *Config) Provider() (name, reason string) {
 			return "opensandbox", k + " from " + v.Source
 		}
 	}
+	if name, reason := c.byAddress(); name != "" {
+		return name, reason
+	}
 	return "local", "no provider and no API key is configured"
+}
+
+// byAddress chooses the service whose address the user has given without a key:
+// a key that was forgotten must not make everything run here instead. The
+// project cannot choose so.
+func (c *Config) byAddress() (name, reason string) {
+	for _, k := range []string{"sandbox_url", "api_url", "domain", "e2b_debug"} {
+		v := c.Value(k)
+		if v.text == "" || v.file != "" || k == "e2b_debug" && v.text != "true" {
+			continue
+		}
+		if isUnder(hostOf(v.text), "aliyuncs.com") {
+			name = "fc"
+		} else {
+			name = "e2b"
+		}
+		return name, k + " from " + v.Source + ", without an API key"
+	}
+	return "", ""
 }
 
 // canonical is the name under which a provider is known that has several.
@@ -46,7 +69,10 @@ func (c *Config) byKey(key Value) (name, reason string) {
 	if v := c.Value("e2b_debug"); v.text == "true" {
 		return "e2b", reason + ", " + v.Source
 	}
-	if v := c.Value("region"); v.text != "" {
+	// The cloud's own tools export a region on machines where E2B is used, too.
+	v := c.Value("region")
+	ofCloud := strings.HasPrefix(v.name, "ALIBABA_") || strings.HasPrefix(v.name, "ALICLOUD_")
+	if v.text != "" && !(ofCloud && key.name == "E2B_API_KEY") {
 		return "fc", reason + ", region from " + v.Source
 	}
 	return "e2b", reason

@@ -30,7 +30,6 @@ func TestProvider(t *testing.T) {
 		{"key of a command", world{files: map[string]string{"~/.config/sandbox/credentials.toml": "[default]\napi_key_command = ['never-run']"}}, "e2b", "credentials.toml line 2"},
 		{"key of the project", world{files: map[string]string{".env": "E2B_API_KEY=x"}}, "e2b", "API key from ./.env line 1, E2B_API_KEY"},
 		{"region", world{env: map[string]string{key: "e2b_1", "SANDBOX_REGION": "cn-hangzhou"}}, "fc", "region from environment SANDBOX_REGION"},
-		{"region of the cloud", world{env: map[string]string{key: "e2b_1", "ALIBABA_CLOUD_REGION_ID": "cn-hangzhou"}}, "fc", "ALIBABA_CLOUD_REGION_ID"},
 		{"domain", world{env: map[string]string{key: "x", "E2B_DOMAIN": "cn-beijing.sandbox.aliyuncs.com"}}, "fc", "domain from environment E2B_DOMAIN"},
 		{"api_url", world{env: map[string]string{key: "x", "E2B_API_URL": "https://api.cn-beijing.e2b.fc.aliyuncs.com"}}, "fc", "api_url from"},
 		{"sandbox_url first", world{env: map[string]string{key: "x", "E2B_API_URL": "https://api.cn-beijing.sandbox.aliyuncs.com", "E2B_SANDBOX_URL": "https://sandbox.e2b.app"}}, "e2b", "sandbox_url from"},
@@ -44,7 +43,11 @@ func TestProvider(t *testing.T) {
 		{"our key beats opensandbox", world{env: map[string]string{"OPEN_SANDBOX_API_KEY": "x", key: "x"}}, "e2b", ""},
 		{"blank key", world{env: map[string]string{key: "  "}}, "local", ""},
 		{"keys of the cloud", world{env: map[string]string{"ALIBABA_CLOUD_ACCESS_KEY_ID": "x", "ALIBABA_CLOUD_ACCESS_KEY_SECRET": "y", "KUBECONFIG": "/x", "DOCKER_HOST": "unix:///x", "SANDBOX_REGION": "x"}}, "local", ""},
-		{"address alone", world{env: map[string]string{"E2B_DOMAIN": "e2b.app"}}, "local", ""},
+		{"address alone", world{env: map[string]string{"E2B_API_URL": "http://127.0.0.1:3000"}}, "e2b", "api_url from environment E2B_API_URL, without an API key"},
+		{"address of fc alone", world{env: map[string]string{"E2B_DOMAIN": "cn-beijing.sandbox.aliyuncs.com"}}, "fc", "without an API key"},
+		{"debug alone", world{env: map[string]string{"E2B_DEBUG": "true"}}, "e2b", "E2B_DEBUG"},
+		{"region of the cloud's tools", world{env: map[string]string{"E2B_API_KEY": "x", "ALIBABA_CLOUD_REGION_ID": "cn-shanghai"}}, "e2b", "API key from environment E2B_API_KEY"},
+		{"key for all and region of the cloud's tools", world{env: map[string]string{"SANDBOX_API_KEY": "x", "ALIBABA_CLOUD_REGION_ID": "cn-shanghai"}}, "fc", "region from"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			name, reason := c.w.load(t).Provider()
@@ -130,7 +133,7 @@ func TestProviderSettings(t *testing.T) {
 		"~/.config/sandbox/config.toml": "[profiles.work]\n[plugin.acme]\nserver = 'x'\nlevel = 3", "~/.ebx/.env": "E2B_DOMAIN=e2b.app"}}
 	c := w.load(t)
 	s, err = c.ProviderSettings("e2b")
-	if err != nil || s["api_key"] != "" || s["api_key_source"] != `looked at option APIKey, SANDBOX_API_KEY, E2B_API_KEY, profile "work" and [default] of ~/.config/sandbox/credentials.toml, ~/.ebx` {
+	if err != nil || s["api_key"] != "" || s["api_key_source"] != `option APIKey, SANDBOX_API_KEY, E2B_API_KEY, profile "work" and [default] of ~/.config/sandbox/credentials.toml, ~/.ebx` {
 		t.Errorf("got %q, %v", s["api_key_source"], err)
 	}
 	if s, err := c.ProviderSettings("fc"); err != nil || s["validate_api_key"] != "" {

@@ -99,7 +99,7 @@ func (sb *Sandbox) Terminal(ctx context.Context, opts *TerminalOptions) (*Termin
 		return nil, sb.explain(ctx, renamed(err, op))
 	}
 	// The stream of input ends with the program, also when nobody closes us.
-	context.AfterFunc(cmd.run.inputCtx, func() { t.input.Abandon() })
+	context.AfterFunc(cmd.run.inputCtx, func() { t.input.Ended() })
 	return t, nil
 }
 

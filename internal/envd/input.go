@@ -16,6 +16,7 @@ const (
 	inputPiece = 64 << 10         // bytes of one message of a stream
 	inputCall  = 1 << 20          // bytes of one SendInput
 	inputRest  = 10 * time.Second // for the server to take what is on its way at Close
+	inputLate  = 5 * time.Second  // for the answer to input whose process has ended meanwhile
 )
 
 // Input is the way to the input of one process. What is written arrives in
@@ -84,8 +85,15 @@ func (in *Input) send(ctx context.Context, p []byte) error {
 		input.Input = &process.ProcessInput_Pty{Pty: p}
 	}
 	if !in.streamed {
-		_, err := in.c.process.SendInput(ctx, connect.NewRequest(&process.SendInputRequest{Process: selector(in.pid), Input: input}))
-		return wrap(ctx, inputOp, onInput, err)
+		// The last input of a process, which ends on it, was taken all the same:
+		// only the answer says so, and the end of ctx may come before it.
+		late, cancel := lingering(ctx, in.ctx, inputLate)
+		defer cancel()
+		_, err := in.c.process.SendInput(late, connect.NewRequest(&process.SendInputRequest{Process: selector(in.pid), Input: input}))
+		if err != nil && late.Err() != nil && ctx.Err() != nil {
+			return ContextError(ctx, inputOp)
+		}
+		return wrap(late, inputOp, onInput, err)
 	}
 	if ctx.Err() != nil {
 		return ContextError(ctx, inputOp)
@@ -102,6 +110,19 @@ func (in *Input) send(ctx context.Context, p []byte) error {
 		in.err = ContextError(ctx, inputOp)
 	}
 	return in.err
+}
+
+// lingering ends with end, or late after ctx has ended.
+func lingering(ctx, end context.Context, late time.Duration) (context.Context, context.CancelFunc) {
+	lingers, cancel := context.WithCancel(end)
+	stop := context.AfterFunc(ctx, func() {
+		select {
+		case <-time.After(late):
+			cancel()
+		case <-lingers.Done():
+		}
+	})
+	return lingers, func() { stop(); cancel() }
 }
 
 // open begins the stream; lock is held.
@@ -157,9 +178,17 @@ func errClosedInput() error {
 
 // Abandon ends the Input and whatever it is doing. What is on its way may or may
 // not arrive.
-func (in *Input) Abandon() {
+func (in *Input) Abandon() { in.abandon(0) }
+
+// Ended is Abandon once the process has ended: a Write under way gets its answer
+// first, if that comes within 5 s.
+func (in *Input) Ended() { in.abandon(inputLate) }
+
+func (in *Input) abandon(after time.Duration) {
+	late := time.AfterFunc(after, in.cancel)
+	in.lock <- struct{}{} // soon: nothing can wait for long
+	late.Stop()
 	in.cancel()
-	in.lock <- struct{}{} // soon: nothing can wait any more
 	defer func() { <-in.lock }()
 	if in.beat != nil {
 		in.beat.Stop()

@@ -237,3 +237,48 @@ func TestResizeUnsupported(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// slowServer takes input, says so, and answers when it may.
+type slowServer struct {
+	processconnect.UnimplementedProcessHandler
+	taken, answer chan struct{}
+}
+
+func (s slowServer) SendInput(ctx context.Context, _ *connect.Request[process.SendInputRequest]) (*connect.Response[process.SendInputResponse], error) {
+	s.taken <- struct{}{}
+	select {
+	case <-s.answer:
+		return connect.NewResponse(&process.SendInputResponse{}), nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// A process that ends on its last input has taken it: the answer that comes
+// after the end counts. Abandon waits for none.
+func TestLastInput(t *testing.T) {
+	s := slowServer{taken: make(chan struct{}), answer: make(chan struct{})}
+	mux := http.NewServeMux()
+	mux.Handle(processconnect.NewProcessHandler(s))
+	mux.HandleFunc("/health", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	c := clientOf(t, mux.ServeHTTP, Options{})
+	for name, end := range map[string]func(*Input){"Ended": (*Input).Ended, "Abandon": (*Input).Abandon} {
+		in, err := c.OpenInput(t.Context(), 7, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, ended := context.WithCancel(t.Context())
+		written, given := make(chan error, 1), make(chan struct{})
+		go func() { written <- in.Write(ctx, []byte("exit\n")) }()
+		<-s.taken
+		go func() { ended(); end(in); close(given) }()
+		if name == "Ended" {
+			time.Sleep(10 * time.Millisecond) // so that the end is there before the answer
+			s.answer <- struct{}{}
+		}
+		if err := <-written; (err == nil) != (name == "Ended") {
+			t.Errorf("%s: %v", name, err)
+		}
+		<-given
+	}
+}

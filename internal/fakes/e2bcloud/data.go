@@ -127,6 +127,11 @@ func forward(w http.ResponseWriter, r *http.Request, e providers.Endpoint, port 
 		ModifyResponse: func(res *http.Response) error {
 			res.Header.Del("Sandbox-Features")
 			res.Header.Del("Sandbox-Error-Code")
+			if res.Request.ContentLength < 0 && res.StatusCode != http.StatusSwitchingProtocols {
+				// The answer may come before the end of the body, whose reader then
+				// gets in the way of the next request on this connection.
+				res.Header.Set("Connection", "close")
+			}
 			return nil
 		},
 		ErrorHandler: func(w http.ResponseWriter, r *http.Request, err error) {

@@ -44,7 +44,7 @@ var templateName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/:-]{0,127}$`)
 
 func (n *names) Set(v string) error {
 	if !templateName.MatchString(v) {
-		return errors.New("a name of a template has up to 128 letters, digits and the signs - _ . / :")
+		return errors.New("a name of a template has up to 128 letters, digits and signs of -_./: in it")
 	}
 	*n = append(*n, v)
 	return nil

@@ -77,7 +77,7 @@ func TestClientTexts(t *testing.T) {
 	if want := "E2024 use sandbox " + sb.ID() + ": it is paused"; !errors.Is(err, sandboxfn.ErrPaused) || err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
-	if m, err := sb.Metrics(ctx); err != nil || m.MemoryUsed == 0 {
+	if m, err := sb.Metrics(ctx); err != nil || m.MemoryTotal == 0 { // what is used is not known everywhere
 		t.Errorf("metrics of a paused one: %+v, %v", m, err)
 	}
 	if err := sb.Resume(ctx); err != nil {

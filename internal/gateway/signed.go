@@ -1,11 +1,10 @@
 package gateway
 
 import (
-	"crypto/sha256"
 	"crypto/subtle"
-	"encoding/base64"
 	"net/http"
-	"strings"
+
+	"github.com/agent-sandbox/sandbox-go/internal/envd"
 )
 
 // isSigned reports whether a request for a file carries a signature and names
@@ -33,15 +32,6 @@ func (s *Server) forwardSigned(w http.ResponseWriter, r *http.Request) {
 // that the duration tells nothing.
 func (s *Server) signer(r *http.Request) string {
 	q := r.URL.Query()
-	operation := "read"
-	if r.Method == http.MethodPost {
-		operation = "write"
-	}
-	before := q.Get("path") + ":" + operation + ":" + q.Get("username") + ":"
-	after := ""
-	if e := q.Get("signature_expiration"); e != "" {
-		after = ":" + e
-	}
 	given := []byte(q.Get("signature"))
 	s.mu.Lock()
 	all := make([]*box, 0, len(s.boxes))
@@ -50,18 +40,13 @@ func (s *Server) signer(r *http.Request) string {
 	}
 	s.mu.Unlock()
 	found := ""
-	var raw strings.Builder
 	for _, b := range all {
 		token := b.accessToken()
 		if token == "" {
 			continue
 		}
-		raw.Reset()
-		raw.WriteString(before)
-		raw.WriteString(token)
-		raw.WriteString(after)
-		sum := sha256.Sum256([]byte(raw.String()))
-		if subtle.ConstantTimeCompare(given, []byte("v1_"+base64.RawStdEncoding.EncodeToString(sum[:]))) == 1 {
+		want := envd.Sign(q.Get("path"), r.Method == http.MethodPost, q.Get("username"), token, q.Get("signature_expiration"))
+		if subtle.ConstantTimeCompare(given, []byte(want)) == 1 {
 			found = b.id
 		}
 	}

@@ -27,7 +27,7 @@ func Wrap(code Code, op, message string, cause error) *Error {
 	return &Error{Code: code, Op: op, Message: message, Err: cause}
 }
 
-// Error has the form "E2011 create sandbox: lifetime 0s … (hint: …): cause". A
+// Error has the form "E2011 create sandbox: lifetime 0s …: cause"; Hint is not in it. A
 // cause whose text the message has already is left out.
 func (e *Error) Error() string {
 	var b strings.Builder

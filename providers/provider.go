@@ -87,6 +87,97 @@ type Usage struct {
 	DiskTotal   int64
 }
 
+// Snapshotter is implemented by providers with CapSnapshot. A snapshot holds the
+// files of a sandbox, and what else the provider says.
+type Snapshotter interface {
+	// Snapshot keeps what the sandbox is now. The sandbox goes on.
+	Snapshot(ctx context.Context, id string, req SnapshotRequest) (*Snapshot, error)
+
+	// ListSnapshots returns one page, newest first.
+	ListSnapshots(ctx context.Context, req SnapshotListRequest) (*SnapshotPage, error)
+
+	// DeleteSnapshot removes a snapshot. Sandboxes made from it live on. An id
+	// that is not there is E2020.
+	DeleteSnapshot(ctx context.Context, id string) error
+}
+
+// SnapshotRequest says what to keep with a snapshot.
+type SnapshotRequest struct {
+	Name     string // for people; empty: none
+	Metadata map[string]string
+}
+
+// Snapshot describes a snapshot.
+type Snapshot struct {
+	ID, Name, SandboxID string
+	CreatedAt           time.Time
+	Size                int64 // bytes that it takes by itself; zero: unknown
+	Metadata            map[string]string
+}
+
+// SnapshotListRequest selects snapshots.
+type SnapshotListRequest struct {
+	SandboxID string // empty: of every sandbox
+	Limit     int    // per page; zero: 100
+	Token     string // of the next page, from SnapshotPage.Next
+}
+
+// SnapshotPage is one page of a list.
+type SnapshotPage struct {
+	Snapshots []*Snapshot
+	Next      string // empty: the last page
+}
+
+// Hibernator is implemented by providers with CapHibernate.
+type Hibernator interface {
+	// Hibernate ends every process of the sandbox and keeps its files. Then its
+	// state is StateStopped; Connect starts it again under the same id, with the
+	// settings and the token it was created with.
+	Hibernate(ctx context.Context, id string) error
+}
+
+// Auditor is implemented by providers with CapNetworkLog.
+type Auditor interface {
+	// NetworkLog returns what the network policy of a sandbox allowed and
+	// refused, oldest first, as far as it is kept.
+	NetworkLog(ctx context.Context, id string) ([]NetworkEvent, error)
+}
+
+// NetworkEvent is one decision of a network policy.
+type NetworkEvent struct {
+	At      time.Time `json:"at"`
+	Allowed bool      `json:"allowed"`
+	Kind    string    `json:"kind"`              // "dns", "connect", "proxy", …
+	Host    string    `json:"host"`              // as asked for: a name or an address
+	Port    int       `json:"port,omitempty"`    // zero: of no one port
+	Address string    `json:"address,omitempty"` // that was connected to
+	Rule    string    `json:"rule,omitempty"`    // that allowed it
+	Reason  string    `json:"reason,omitempty"`  // why it was refused
+}
+
+// Doctor is implemented by providers that can say what this machine lets them do.
+type Doctor interface {
+	Diagnose(ctx context.Context) []Finding
+}
+
+// Finding is one result of a check of this machine.
+type Finding struct {
+	What   string       `json:"what"` // as in Report: "memory", "network", "gvisor", …
+	Level  FindingLevel `json:"level"`
+	Detail string       `json:"detail"`           // what was found
+	Remedy string       `json:"remedy,omitempty"` // what would change it
+}
+
+// FindingLevel says how bad a finding is.
+type FindingLevel string
+
+const (
+	FindingOK       FindingLevel = "ok"
+	FindingInfo     FindingLevel = "info"     // something optional is absent
+	FindingDegraded FindingLevel = "degraded" // a protection cannot be enforced
+	FindingFailed   FindingLevel = "failed"   // no sandbox can be made
+)
+
 // ArtifactStore is implemented by providers on this machine that can make a
 // file of the host readable and executable inside a sandbox without sending it.
 type ArtifactStore interface {
@@ -101,6 +192,7 @@ type CreateRequest struct {
 	NewID     bool              // RequestID was made for this request: there is nothing of it to look for
 	Template  string            // name, alias or id; empty: the provider's default
 	Image     string            // OCI reference, only with CapImages; then Template is empty
+	Snapshot  string            // id to start from, only with CapSnapshot; then Template and Image are empty
 	Lifetime  time.Duration     // from now; zero: the provider's default
 	Detached  bool              // lives on when the creating process ends; providers in the cloud always do
 	Env       map[string]string // for everything that is started inside
@@ -110,9 +202,13 @@ type CreateRequest struct {
 	Volumes   []Volume       // only with CapVolumes; no path is in another
 	Places    []Place        // what the default user must be able to write
 	Artifacts []Artifact     // only for providers with ArtifactStore
-	Require   []string       // protections that must be enforced, as named in Report; else E2012 and nothing runs
-	User      string         // default user inside; empty: the provider's default
-	WorkDir   string         // default working directory; empty: the user's home
+	Root      RootView
+	Scratch   string   // where files are kept that are written: "memory", "disk"; empty: the provider's default
+	Isolation string   // what must stand between sandbox and host: "container", "gvisor"; empty: the provider's default
+	Debug     bool     // processes inside may trace each other (debuggers), only with CapDebug
+	Require   []string // protections that must be enforced, as named in Report; else E2012 and nothing runs
+	User      string   // default user inside; empty: the provider's default
+	WorkDir   string   // default working directory; empty: the user's home
 }
 
 // Resources are limits of one sandbox. Zero means the provider's default.
@@ -122,6 +218,17 @@ type Resources struct {
 	DiskMiB   int64
 	Processes int64
 	GPU       string // "TYPE" or "TYPE:N", only with CapGPU
+
+	// Bytes per second from and to disks, only with CapDiskRate.
+	DiskRead, DiskWrite int64
+}
+
+// RootView says what the file tree of a sandbox is. It is for providers with
+// CapRootView.
+type RootView struct {
+	Dir      string   // of the host: the tree in place of the template's, read-only; absolute
+	Expose   []string // of the host: shown read-only at the same places; absolute
+	Writable bool     // the whole tree can be written, not only its usual places; what is written ends with the sandbox
 }
 
 // Volume is storage that outlives sandboxes. One that is not there yet is made,
@@ -271,6 +378,13 @@ const (
 	CapLogs           Capability = "logs"
 	CapMetrics        Capability = "metrics"
 	CapDetached       Capability = "detached"
+	CapHibernate      Capability = "hibernate"
+	CapRootView       Capability = "root_view"
+	CapDiskRate       Capability = "disk_rate"
+	CapDebug          Capability = "debug"
+	CapNetworkLog     Capability = "network_log"
+	CapContainer      Capability = "isolation:container"
+	CapGVisor         Capability = "isolation:gvisor" // proven here
 )
 
 // Report says how a sandbox is isolated and what could not be enforced.

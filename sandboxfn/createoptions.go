@@ -22,6 +22,10 @@ type CreateOptions struct {
 	Template string // recipe; default: the client's, else the provider's
 	Image    string // OCI reference in place of a template; [ErrNotSupported] where the provider takes none
 
+	// Snapshot is the id of a snapshot to start from, see [Sandbox.Snapshot], in
+	// place of a template or an image.
+	Snapshot string
+
 	// Lifetime is when the sandbox ends, from now, unless [Sandbox.SetLifetime]
 	// moves it. Zero: the client's, else the provider's default. Negative, or
 	// outside the provider's bounds: [ErrOption], never a silent correction.
@@ -38,6 +42,32 @@ type CreateOptions struct {
 	Memory, Disk Bytes   // zero: the provider's default
 	Processes    int     // at once; zero: the provider's default
 	GPU          string  // "TYPE" or "TYPE:N"; [ErrNotSupported] where the provider has none
+
+	// DiskRead and DiskWrite limit what is read from and written to disks, per
+	// second. Zero: no limit. [ErrNotSupported] where the provider has no such
+	// limits.
+	DiskRead, DiskWrite Bytes
+
+	// Scratch is where written files are kept: "memory" or "disk". Empty: the
+	// provider's default (local: memory).
+	Scratch string
+
+	// RootDir is a directory of this machine that is the file tree of the
+	// sandbox, read-only, in place of the template's. Expose are files and
+	// directories of this machine that are seen read-only at the same places.
+	// WritableRoot lets the whole tree be written; it ends with the sandbox. Only
+	// provider local has these, others say [ErrNotSupported].
+	RootDir      string
+	Expose       []string
+	WritableRoot bool
+
+	// Isolation is what must stand between the sandbox and its host: "container"
+	// or "gvisor". Empty: the provider's default. One that cannot be proven is
+	// refused, never replaced.
+	Isolation string
+
+	// AllowDebug lets processes inside trace each other, as debuggers do.
+	AllowDebug bool
 
 	// Volumes are storage that outlives the sandbox, each in a directory of its
 	// own. One that is not there yet is made, empty. Several sandboxes may have one
@@ -72,10 +102,8 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 		v = *o
 	}
 	check := optionCheck{op: "create sandbox"}
-	if v.Template != "" && v.Image != "" {
-		check.fail("Template and Image exclude each other")
-	}
-	if v.Template == "" && v.Image == "" {
+	check.onlyOne(v)
+	if v.Template == "" && v.Image == "" && v.Snapshot == "" {
 		v.Template = c.opts.Template
 	}
 	if v.Lifetime == 0 {
@@ -103,6 +131,8 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 	}
 	check.resources(v)
 	check.text("Image", v.Image)
+	check.text("Snapshot", v.Snapshot)
+	check.root(v)
 	if !isGPU(v.GPU) {
 		check.fail("GPU " + quoted(v.GPU) + " is not TYPE or TYPE:COUNT")
 	}
@@ -134,6 +164,13 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 		{len(v.Volumes) > 0, providers.CapVolumes, "volumes", "leave Volumes empty, or name a provider that has them"},
 		{v.Image != "", providers.CapImages, "images", "leave Image empty, or name a provider that makes sandboxes from images"},
 		{v.GPU != "", providers.CapGPU, "GPUs", "leave GPU empty, or name a provider that has them"},
+		{v.Snapshot != "", providers.CapSnapshot, "snapshots", "leave Snapshot empty, or name a provider that has them"},
+		{v.RootDir != "" || len(v.Expose) > 0 || v.WritableRoot, providers.CapRootView, "a file tree of this machine",
+			"leave RootDir, Expose and WritableRoot empty, or use provider local"},
+		{v.DiskRead > 0 || v.DiskWrite > 0, providers.CapDiskRate, "limits of disk rates", "leave DiskRead and DiskWrite empty"},
+		{v.AllowDebug, providers.CapDebug, "the switch AllowDebug", "leave it off"},
+		{v.Isolation != "", providers.CapContainer, "a choice of the isolation", "leave Isolation empty"},
+		{v.Scratch == "disk", providers.CapRootView, "a choice of where files are kept", "leave Scratch empty"},
 	} {
 		if want.asked && !caps.Set[want.cap] {
 			return providers.CreateRequest{}, lacking(check.op, provider, want.what, want.hint)
@@ -151,7 +188,10 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 			MemoryMiB: int64((v.Memory + MiB - 1) / MiB),
 			DiskMiB:   int64((v.Disk + MiB - 1) / MiB),
 			Processes: int64(v.Processes), GPU: v.GPU,
+			DiskRead: int64(v.DiskRead), DiskWrite: int64(v.DiskWrite),
 		},
+		Snapshot: v.Snapshot, Scratch: v.Scratch, Isolation: v.Isolation, Debug: v.AllowDebug,
+		Root:    providers.RootView{Dir: v.RootDir, Expose: slices.Clone(v.Expose), Writable: v.WritableRoot},
 		Volumes: volumeRequest(v.Volumes),
 		Network: net, Require: slices.Clone(v.Require), User: v.User, WorkDir: v.WorkDir,
 	}, nil
@@ -175,6 +215,41 @@ func (c *optionCheck) text(name, v string) {
 		c.fail(name + " holds a NUL byte")
 	case !utf8.ValidString(v):
 		c.fail(name + " is not valid UTF-8")
+	}
+}
+
+// onlyOne refuses more than one beginning of a sandbox.
+func (c *optionCheck) onlyOne(v CreateOptions) {
+	var set []string
+	for _, o := range []struct{ name, value string }{
+		{"Template", v.Template}, {"Image", v.Image}, {"Snapshot", v.Snapshot}, {"RootDir", v.RootDir},
+	} {
+		if o.value != "" {
+			set = append(set, o.name)
+		}
+	}
+	if len(set) > 1 {
+		c.fail(strings.Join(set, " and ") + " exclude each other")
+	}
+}
+
+// root checks what concerns the file tree and the isolation.
+func (c *optionCheck) root(v CreateOptions) {
+	if v.RootDir != "" && !path.IsAbs(v.RootDir) {
+		c.fail("RootDir " + quoted(v.RootDir) + " is not absolute")
+	}
+	c.text("RootDir", v.RootDir)
+	for _, e := range v.Expose {
+		if !path.IsAbs(e) {
+			c.fail("Expose " + quoted(e) + " is not absolute")
+		}
+		c.text("Expose", e)
+	}
+	if !slices.Contains([]string{"", "memory", "disk"}, v.Scratch) {
+		c.fail("Scratch " + quoted(v.Scratch) + ` is neither "memory" nor "disk"`)
+	}
+	if !slices.Contains([]string{"", "container", "gvisor"}, v.Isolation) {
+		c.fail("Isolation " + quoted(v.Isolation) + ` is neither "container" nor "gvisor"`)
 	}
 }
 
@@ -208,7 +283,7 @@ func (c *optionCheck) resources(v CreateOptions) {
 	for _, size := range []struct {
 		name  string
 		value Bytes
-	}{{"Memory", v.Memory}, {"Disk", v.Disk}} {
+	}{{"Memory", v.Memory}, {"Disk", v.Disk}, {"DiskRead", v.DiskRead}, {"DiskWrite", v.DiskWrite}} {
 		switch {
 		case size.value < 0:
 			c.fail(size.name + " " + size.value.String() + " is negative")

@@ -81,6 +81,21 @@ func checkRequest(r *providers.CreateRequest) error {
 		return &errdefs.Error{Code: "E8004", Op: "create sandbox",
 			Message: "provider local gives sandboxes no GPU", Suggestion: "leave GPU empty, or name a provider that has GPUs"}
 	}
+	for _, absent := range []struct {
+		asked bool
+		what  string
+	}{
+		{r.Snapshot != "", "starts no sandbox from a snapshot"},
+		{r.Root.Dir != "" || len(r.Root.Expose) > 0 || r.Root.Writable, "has no choice of file trees"},
+		{r.Scratch == "disk", "keeps files in memory only"},
+		{r.Isolation != "" && r.Isolation != "container", "has no isolation " + clip(r.Isolation)},
+		{r.Debug, "lets no process trace another"},
+		{r.Resources.DiskRead != 0 || r.Resources.DiskWrite != 0, "limits no disk rates"},
+	} {
+		if absent.asked {
+			return &errdefs.Error{Code: "E8004", Op: "create sandbox", Message: "provider local " + absent.what}
+		}
+	}
 	if r.Lifetime == 0 {
 		r.Lifetime = defaultLifetime
 	}

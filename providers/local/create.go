@@ -337,7 +337,7 @@ func (b *builder) prepare(ctx context.Context) error {
 		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network,
 		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.expose,
 		volumes: volumes, places: o.places, placesOfRoot: o.User == "root",
-		lock: b.files[0], cpus: o.limits.affinity(),
+		debug: o.Debug, lock: b.files[0], cpus: o.limits.affinity(),
 	}
 	b.conf.Writable = b.spec.writable()
 	if err := b.openFiles(lease); err != nil {

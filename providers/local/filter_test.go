@@ -55,9 +55,18 @@ const (
 	offsetArgs = 16
 )
 
+// debugNames is what debuggers need of it: the kernel still asks for the same
+// user, a dumpable process and, with Landlock, the same domain, none of which
+// pid 1 offers.
+var debugNames = []string{"ptrace", "process_vm_readv", "process_vm_writev"}
+
+// debugPersonality is what debuggers switch off for their child,
+// ADDR_NO_RANDOMIZE.
+const debugPersonality = 0x40000
+
 // allowedNames is the base profile, resolved for no capabilities on an
 // architecture, without what is refused.
-func allowedNames(goarch string) []string {
+func allowedNames(goarch string, debug bool) []string {
 	set := map[string]bool{}
 	for _, rule := range moby.DefaultProfile().Syscalls {
 		if rule.Action != specs.ActAllow || len(rule.Args) > 0 {
@@ -73,6 +82,11 @@ func allowedNames(goarch string) []string {
 	for _, name := range refused {
 		delete(set, name)
 	}
+	if debug {
+		for _, name := range debugNames {
+			set[name] = true
+		}
+	}
 	return slices.Sorted(maps.Keys(set))
 }
 
@@ -80,63 +94,78 @@ func allowedNames(goarch string) []string {
 // of type int are compared by their low half, which is all the kernel looks at.
 type argRule func(p *bpfasm.Program)
 
-var argRules = map[string]argRule{
-	"clone": func(p *bpfasm.Program) {
-		yes := p.NewLabel()
-		p.LdLo(0)
-		p.JmpIfTrue(bpf.JumpBitsSet, namespaces, yes)
-		ret(p, allow)
-		p.SetLabel(yes)
-		ret(p, eperm)
-	},
-	// Its flags lie in memory, where no filter can look.
-	"clone3": func(p *bpfasm.Program) { ret(p, enosys) },
-	"socket": func(p *bpfasm.Program) {
-		ok, netlink := p.NewLabel(), p.NewLabel()
-		p.LdLo(0)
-		for _, family := range []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6} {
-			p.JmpIfTrue(bpf.JumpEqual, family, ok)
-		}
-		p.JmpIfTrue(bpf.JumpEqual, unix.AF_NETLINK, netlink)
-		ret(p, eafnosupp)
-		p.SetLabel(netlink)
-		p.LdLo(2)
-		p.JmpIfTrue(bpf.JumpEqual, unix.NETLINK_ROUTE, ok)
-		ret(p, eafnosupp)
-		p.SetLabel(ok)
-		ret(p, allow)
-	},
-	"socketpair": func(p *bpfasm.Program) {
-		ok := p.NewLabel()
-		p.LdLo(0)
-		for _, family := range []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6} {
-			p.JmpIfTrue(bpf.JumpEqual, family, ok)
-		}
-		ret(p, eafnosupp)
-		p.SetLabel(ok)
-		ret(p, allow)
-	},
-	// Only the low half is looked at: a 64-bit comparison is passed by setting
-	// a high bit, which the kernel ignores.
-	"ioctl": func(p *bpfasm.Program) {
-		no := p.NewLabel()
-		p.LdLo(1)
-		p.JmpIfTrue(bpf.JumpEqual, unix.TIOCSTI, no)
-		p.JmpIfTrue(bpf.JumpEqual, tioclinux, no)
-		ret(p, allow)
-		p.SetLabel(no)
-		ret(p, eperm)
-	},
-	"personality": func(p *bpfasm.Program) {
-		ok := p.NewLabel()
-		p.LdLo(0)
-		for _, v := range []uint32{0, 8, 0x20000, 0x20008, 0xffffffff} {
-			p.JmpIfTrue(bpf.JumpEqual, v, ok)
-		}
-		ret(p, eperm)
-		p.SetLabel(ok)
-		ret(p, allow)
-	},
+func argRules(debug bool) map[string]argRule {
+	personalities := []uint32{0, 8, 0x20000, 0x20008, 0xffffffff}
+	if debug {
+		personalities = append(personalities, debugPersonality)
+	}
+	return map[string]argRule{
+		"clone": argClone, "clone3": argClone3, "socket": argSocket, "socketpair": argSocketpair, "ioctl": argIoctl,
+		"personality": func(p *bpfasm.Program) { oneOf(p, personalities) },
+	}
+}
+
+func argClone(p *bpfasm.Program) {
+	yes := p.NewLabel()
+	p.LdLo(0)
+	p.JmpIfTrue(bpf.JumpBitsSet, namespaces, yes)
+	ret(p, allow)
+	p.SetLabel(yes)
+	ret(p, eperm)
+}
+
+// Its flags lie in memory, where no filter can look.
+func argClone3(p *bpfasm.Program) { ret(p, enosys) }
+
+func argSocket(p *bpfasm.Program) {
+	ok, netlink := p.NewLabel(), p.NewLabel()
+	p.LdLo(0)
+	for _, family := range []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6} {
+		p.JmpIfTrue(bpf.JumpEqual, family, ok)
+	}
+	p.JmpIfTrue(bpf.JumpEqual, unix.AF_NETLINK, netlink)
+	ret(p, eafnosupp)
+	p.SetLabel(netlink)
+	p.LdLo(2)
+	p.JmpIfTrue(bpf.JumpEqual, unix.NETLINK_ROUTE, ok)
+	ret(p, eafnosupp)
+	p.SetLabel(ok)
+	ret(p, allow)
+}
+
+func argSocketpair(p *bpfasm.Program) {
+	ok := p.NewLabel()
+	p.LdLo(0)
+	for _, family := range []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6} {
+		p.JmpIfTrue(bpf.JumpEqual, family, ok)
+	}
+	ret(p, eafnosupp)
+	p.SetLabel(ok)
+	ret(p, allow)
+}
+
+// Only the low half is looked at: a 64-bit comparison is passed by setting
+// a high bit, which the kernel ignores.
+func argIoctl(p *bpfasm.Program) {
+	no := p.NewLabel()
+	p.LdLo(1)
+	p.JmpIfTrue(bpf.JumpEqual, unix.TIOCSTI, no)
+	p.JmpIfTrue(bpf.JumpEqual, tioclinux, no)
+	ret(p, allow)
+	p.SetLabel(no)
+	ret(p, eperm)
+}
+
+// oneOf allows a call with one of these as its first argument.
+func oneOf(p *bpfasm.Program, values []uint32) {
+	ok := p.NewLabel()
+	p.LdLo(0)
+	for _, v := range values {
+		p.JmpIfTrue(bpf.JumpEqual, v, ok)
+	}
+	ret(p, eperm)
+	p.SetLabel(ok)
+	ret(p, allow)
 }
 
 func ret(p *bpfasm.Program, v uint32) { p.Ret(bpfasm.Action(v)) }
@@ -151,15 +180,15 @@ type span struct {
 // spans covers all numbers: what the profile allows, what has a rule, EPERM for
 // the rest, and ENOSYS for numbers newer than the tables, which makes C
 // libraries fall back to an older call instead of failing.
-func spans(info *arch.Info, goarch string) []span {
+func spans(info *arch.Info, goarch string, debug bool) []span {
 	plain := map[uint32]uint32{}
-	for _, name := range allowedNames(goarch) {
+	for _, name := range allowedNames(goarch, debug) {
 		if n, ok := info.SyscallNames[name]; ok {
 			plain[uint32(n)] = allow
 		}
 	}
 	rules := map[uint32]argRule{}
-	for name, r := range argRules {
+	for name, r := range argRules(debug) {
 		if n, ok := info.SyscallNames[name]; ok {
 			rules[uint32(n)] = r
 		}
@@ -188,9 +217,9 @@ func spans(info *arch.Info, goarch string) []span {
 
 // assemble returns the filter for an architecture: the architecture, then the
 // number by binary search.
-func assemble(info *arch.Info, goarch string) ([]byte, error) {
+func assemble(info *arch.Info, goarch string, debug bool) ([]byte, error) {
 	p := bpfasm.NewProgram()
-	search(&p, spans(info, goarch))
+	search(&p, spans(info, goarch, debug))
 	body, err := p.Assemble()
 	if err != nil {
 		return nil, err
@@ -235,25 +264,22 @@ var filterArches = map[string]*arch.Info{"amd64": arch.X86_64, "arm64": arch.AAR
 // TestFilter keeps the generated filters what this file says.
 func TestFilter(t *testing.T) {
 	for goarch, info := range filterArches {
-		b, err := assemble(info, goarch)
-		if err != nil {
-			t.Fatal(goarch, err)
-		}
-		t.Logf("%s: %d instructions", goarch, len(b)/8)
 		var src bytes.Buffer
-		fmt.Fprintf(&src, "// Code generated by go test -run TestFilter -update. DO NOT EDIT.\n\npackage local\n\n"+
-			"// filterCode is the system call filter, eight bytes an instruction.\nconst filterCode = \"\" +\n")
-		for len(b) > 0 {
-			n := min(len(b), 32)
-			fmt.Fprintf(&src, "\t\"")
-			for _, c := range b[:n] {
-				fmt.Fprintf(&src, "\\x%02x", c)
+		fmt.Fprint(&src, "// Code generated by go test -run TestFilter -update. DO NOT EDIT.\n\npackage local\n\n")
+		for _, v := range []struct {
+			name, text string
+			debug      bool
+		}{
+			{"filterCode", "the system call filter, eight bytes an instruction", false},
+			{"filterDebug", "the same with what debuggers need", true},
+		} {
+			b, err := assemble(info, goarch, v.debug)
+			if err != nil {
+				t.Fatal(goarch, err)
 			}
-			fmt.Fprintf(&src, "\"")
-			if b = b[n:]; len(b) > 0 {
-				fmt.Fprintf(&src, " +")
-			}
-			fmt.Fprintln(&src)
+			t.Logf("%s: %s has %d instructions", goarch, v.name, len(b)/8)
+			fmt.Fprintf(&src, "// %s is %s.\nconst %s = \"\" +\n", v.name, v.text, v.name)
+			writeCode(&src, b)
 		}
 		want, err := format.Source(src.Bytes())
 		if err != nil {
@@ -274,6 +300,23 @@ func TestFilter(t *testing.T) {
 			t.Errorf("%s is stale: run go generate", name)
 		}
 	}
+}
+
+// writeCode writes a Go string of b.
+func writeCode(src *bytes.Buffer, b []byte) {
+	for len(b) > 0 {
+		n := min(len(b), 32)
+		fmt.Fprintf(src, "\t\"")
+		for _, c := range b[:n] {
+			fmt.Fprintf(src, "\\x%02x", c)
+		}
+		fmt.Fprintf(src, "\"")
+		if b = b[n:]; len(b) > 0 {
+			fmt.Fprintf(src, " +")
+		}
+		fmt.Fprintln(src)
+	}
+	fmt.Fprintln(src)
 }
 
 // verdict runs a filter as the kernel would.
@@ -310,7 +353,7 @@ func verdict(t *testing.T, code []byte, archID, nr uint32, args ...uint64) uint3
 
 func TestFilterVerdicts(t *testing.T) {
 	for goarch, info := range filterArches {
-		code, err := assemble(info, goarch)
+		code, err := assemble(info, goarch, false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,8 +397,35 @@ func TestFilterVerdicts(t *testing.T) {
 			t.Errorf("%s: another architecture = %#x, want kill", goarch, got)
 		}
 	}
-	code, _ := assemble(arch.X86_64, "amd64")
+	code, _ := assemble(arch.X86_64, "amd64", false)
 	if got := verdict(t, code, uint32(arch.X86_64.ID), x32Bit|1); got != kill {
 		t.Errorf("x32 = %#x, want kill", got)
+	}
+}
+
+// With debugging, what the name says is allowed, and nothing else changes.
+func TestFilterDebugVerdicts(t *testing.T) {
+	for goarch, info := range filterArches {
+		plain, err := assemble(info, goarch, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		code, err := assemble(info, goarch, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, nr := range info.SyscallNames {
+			got, want := verdict(t, code, uint32(info.ID), uint32(nr)), verdict(t, plain, uint32(info.ID), uint32(nr))
+			if slices.Contains(debugNames, name) {
+				want = allow
+			}
+			if got != want {
+				t.Errorf("%s: %s = %#x, want %#x", goarch, name, got, want)
+			}
+		}
+		nr := uint32(info.SyscallNames["personality"])
+		if verdict(t, code, uint32(info.ID), nr, debugPersonality) != allow || verdict(t, code, uint32(info.ID), nr, 0x0400000) != eperm {
+			t.Errorf("%s: personality", goarch)
+		}
 	}
 }

@@ -45,6 +45,7 @@ type launchSpec struct {
 
 	cpus       int   // for /sys/devices/system/cpu; zero: all
 	nprocLimit int64 // RLIMIT_NPROC; zero: unchanged
+	debug      bool  // processes inside may trace each other
 	affinity   int   // number of processors init may run on; zero: all
 }
 
@@ -258,7 +259,7 @@ func (l *launcher) closeTrees() {
 func (l *launcher) report() constructed {
 	return constructed{
 		userns: string(l.s.mapping.kind), root: "host", scratch: "tmpfs",
-		seccomp: seccompInstructions, landlock: l.host.landlock,
+		seccomp: seccompInstructions(l.s.debug), landlock: l.host.landlock,
 		network: l.s.network, exe: l.exe.how, warnings: socketWarnings(l.exposed),
 	}
 }

@@ -89,11 +89,15 @@ func checkRequest(r *providers.CreateRequest) error {
 		{r.Root.Dir != "" || len(r.Root.Expose) > 0 || r.Root.Writable, "has no choice of file trees"},
 		{r.Scratch == "disk", "keeps files in memory only"},
 		{r.Isolation != "" && r.Isolation != "container", "has no isolation " + clip(r.Isolation)},
-		{r.Debug, "lets no process trace another"},
 		{r.Resources.DiskRead != 0 || r.Resources.DiskWrite != 0, "limits no disk rates"},
 	} {
 		if absent.asked {
 			return &errdefs.Error{Code: "E8004", Op: "create sandbox", Message: "provider local " + absent.what}
+		}
+	}
+	if r.Debug {
+		if err := checkDebug(readSysctl); err != nil {
+			return err
 		}
 	}
 	if r.Lifetime == 0 {

@@ -404,7 +404,7 @@ func (p *planner) lock() {
 	}
 	p.add("set the process name", unix.SYS_PRCTL, nsinit.Int(unix.PR_SET_NAME), nsinit.Str("sandbox-init"))
 	p.prctl("become undumpable", unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
-	p.add(stepSeccomp, unix.SYS_SECCOMP, nsinit.Int(unix.SECCOMP_SET_MODE_FILTER), nsinit.Int(unix.SECCOMP_FILTER_FLAG_TSYNC), nsinit.Filter(seccompFilter())).Zero = true
+	p.add(stepSeccomp, unix.SYS_SECCOMP, nsinit.Int(unix.SECCOMP_SET_MODE_FILTER), nsinit.Int(unix.SECCOMP_FILTER_FLAG_TSYNC), nsinit.Filter(seccompFilter(p.s.debug))).Zero = true
 }
 
 // Steps that explain looks for.

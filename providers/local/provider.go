@@ -134,7 +134,7 @@ func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error)
 		Set: map[providers.Capability]bool{
 			providers.CapDetached: true, providers.CapMetadataFilter: true, providers.CapVolumes: true,
 			providers.CapPause: true, providers.CapPorts: true, providers.CapMetrics: true,
-			providers.CapContainer: true,
+			providers.CapContainer: true, providers.CapDebug: true,
 		},
 		Lifetime: providers.LifetimeRange{Min: minLifetime, Default: defaultLifetime},
 		Networks: []string{netNone, netLoopback, netHost},

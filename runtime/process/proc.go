@@ -66,7 +66,16 @@ func (p *proc) reap() {
 
 // awaitDeath returns when the process is dead and leaves it to be collected.
 func (p *proc) awaitDeath() {
-	for unix.Waitid(unix.P_PID, p.pid, nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, p.pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
+		if err != unix.EINTR && (err != nil || !stops(&info)) {
+			return
+		}
+		if err == nil {
+			_ = unix.Kill(p.pid, unix.SIGKILL) // as in deadChild
+			time.Sleep(time.Millisecond)
+		}
 	}
 }
 

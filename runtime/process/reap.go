@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/signal"
 	"sync"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -96,21 +97,40 @@ func (r *reaper) stranger(pid int) *proc {
 	return p
 }
 
+// Codes of SIGCHLD, sigaction(2), for a child that stops.
+const (
+	childTrapped = 4
+	childStopped = 5
+)
+
 // deadChild is the number of a child that has died and was not collected, 0
 // when there is none. The child stays as it is.
+//
+// A child can ask its parent to trace it. Then its stops are reported here like
+// its end, and nobody would let it go on: it is killed.
 func deadChild() int {
-	var info unix.Siginfo
 	for {
+		var info unix.Siginfo
 		err := unix.Waitid(unix.P_ALL, 0, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
 		switch err {
 		case nil:
-			return siginfoPid(&info)
+			pid := siginfoPid(&info)
+			if pid == 0 || !stops(&info) {
+				return pid
+			}
+			_ = unix.Kill(pid, unix.SIGKILL) // an error means that it is dead by now
+			// One that cannot die yet must not keep the others from being seen
+			// for longer than this takes.
+			time.Sleep(time.Millisecond)
 		case unix.EINTR:
 		default:
 			return 0
 		}
 	}
 }
+
+// stops reports whether a child has stopped and not died.
+func stops(info *unix.Siginfo) bool { return info.Code == childTrapped || info.Code == childStopped }
 
 // siginfoPid is si_pid, sigaction(2): the first field of a union that comes
 // after three ints and is aligned like a pointer.

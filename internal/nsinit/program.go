@@ -102,11 +102,18 @@ type Call struct {
 	ExpectAt int
 }
 
-// A File is an inherited descriptor that stays open, close-on-exec.
+// A File is a descriptor that stays open, close-on-exec: an inherited one, or
+// with [Opened] one that a call has opened.
 type File struct {
 	Name string
 	FD   int
 }
+
+// Opened stands for the descriptor in register r. The call must have opened it
+// close-on-exec.
+func Opened(r int) int { return openedFD | r }
+
+const openedFD = 1 << 24
 
 // A Program is what a pid 1 does before it is a sandbox.
 type Program struct {
@@ -237,7 +244,9 @@ func checkProgram(body []byte, fds int) bool {
 	}
 	for n := d.count(maxFiles); n > 0 && !d.bad; n-- {
 		d.bytes()
-		d.u32()
+		if fd := d.u32(); fd&openedFD != 0 && fd&^openedFD >= maxRegs {
+			return false
+		}
 	}
 	d.bytes()
 	d.bad = d.bad || d.u8() > 1

@@ -46,7 +46,17 @@ func (m *machine) run(body []byte) (failed string, errno syscall.Errno) {
 			return string(s.name), errno
 		}
 	}
+	m.resolveFiles()
 	return all.run()
+}
+
+// resolveFiles replaces registers by what is in them.
+func (m *machine) resolveFiles() {
+	for i := range m.files {
+		if f := &m.files[i]; f.FD&openedFD != 0 {
+			f.FD = int(m.regs[f.FD&^openedFD])
+		}
+	}
 }
 
 // readFiles reads what comes after the calls.

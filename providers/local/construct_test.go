@@ -55,13 +55,14 @@ func TestHostNetwork(t *testing.T) {
 // TestPlanOrder checks what the order of the construction depends on.
 func TestPlanOrder(t *testing.T) {
 	host := &probeResult{mountSetattr: true, base: "/tmp", lastCap: 40, cpus: 2}
-	none := func(string, uint64) (int, bool, error) { return 0, false, nil }
+	none := func(string, uint64, owners) (int, bool, error) { return 0, false, nil }
 	for _, kind := range []mapKind{mapBlock, mapSubid, mapSingle} {
 		s := &launchSpec{mapping: idMapping{kind: kind}, network: netLoopback, scratchBytes: 64 << 20}
-		calls, err := plan(s, host, nil, none)
+		p, err := plan(s, host, nil, none)
 		if err != nil {
 			t.Fatal(err)
 		}
+		calls := p.calls
 		at := func(name string) int {
 			i := slices.IndexFunc(calls, func(c nsinit.Call) bool { return c.Name == name })
 			if i < 0 {

@@ -26,6 +26,7 @@ const (
 	CauseMount               Cause = "mount_refused"              // by a container's security profile
 	CauseNetwork             Cause = "network_refused"            // by a container's security profile
 	CauseProc                Cause = "proc_not_mountable"         // the procfs outside is masked
+	CauseOverlay             Cause = "overlay_unavailable"        // needed for layers of files only
 	CauseSeccomp             Cause = "seccomp_missing"            // a kernel without filters
 	CauseKernel              Cause = "kernel_too_old"             // below 5.4
 	CausePlatform            Cause = "platform_unsupported"       // not Linux on amd64 or arm64

@@ -95,6 +95,8 @@ func (m machine) cause(step string, errno syscall.Errno) (Cause, string) {
 		return CauseProc, m.procRemedy()
 	case step == stepSeccomp:
 		return CauseSeccomp, "use a kernel with seccomp filters (CONFIG_SECCOMP_FILTER)"
+	case step == stepOverlay || step == stepAttribute:
+		return CauseOverlay, overlayRemedy(step)
 	case step == stepLoopback && denied:
 		return CauseNetwork, "allow user namespaces to set up their own network, or run the container with seccomp and AppArmor profiles that do"
 	case denied && m.isMount(step):

@@ -27,6 +27,7 @@ const (
 	fdLock     = "lock"
 	fdLifeline = "lifeline"
 	fdExtra    = "extra"
+	fdFiles    = "files" // what the sandbox has written
 )
 
 // takeOver turns what the construction left into what serveMain needs. A
@@ -38,6 +39,7 @@ func takeOver() *inside {
 		control:  inherited(fdControl),
 		lock:     inherited(fdLock),
 		lifeline: inherited(fdLifeline),
+		files:    inherited(fdFiles),
 		ready:    ready,
 	}
 	for i := 0; ; i++ {

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -29,6 +27,9 @@ type launchSpec struct {
 	binds   []bind   // artifacts, below /run/sandbox
 	volumes []volume // directories of the host that outlive the sandbox
 	places  []place
+
+	layers []stackLayer // files to start with; the first one lies above the others
+	kept   []string     // places that the layers have, absolute
 
 	placesOfRoot bool     // places belong to root, not to user
 	expose       []string // host paths that are shown read-only at the same place
@@ -100,6 +101,7 @@ type inside struct {
 	control  *os.File
 	lock     *os.File
 	lifeline *os.File // nil: detached
+	files    *os.File // directory of what the sandbox has written
 	extra    []*os.File
 
 	// spawn starts a program from the one thread that has an empty bounding
@@ -187,8 +189,8 @@ type launcher struct {
 
 	files []*os.File // of the child, by descriptor; nil: /dev/null
 	prog  nsinit.Program
-	trees []*os.File // sent with the program
-	ids   *os.File   // user namespace of volumes; nil until one is needed
+	trees []*os.File          // sent with the program
+	ids   map[owners]*os.File // user namespaces; made when one is needed
 }
 
 // Descriptors of the child that are always the same.
@@ -220,20 +222,25 @@ func (l *launcher) name(name string, f *os.File) {
 }
 
 // compile writes the program.
-func (l *launcher) compile() (err error) {
+func (l *launcher) compile() error {
 	l.prog.Config = l.s.config
-	l.prog.Calls, err = plan(l.s, l.host, l.exposed, l.tree)
-	return err
+	p, err := plan(l.s, l.host, l.exposed, l.tree)
+	if err != nil {
+		return err
+	}
+	l.prog.Calls = p.calls
+	l.prog.Files = append(l.prog.Files, p.opened...)
+	return nil
 }
 
 // tree copies a tree of the host, when this process may. Init itself could not
 // reach a tree below a directory that only root can enter.
-func (l *launcher) tree(source string, attr uint64) (int, bool, error) {
+func (l *launcher) tree(source string, attr uint64, whose owners) (int, bool, error) {
 	var f *os.File
 	var err error
 	switch {
-	case attr&unix.MOUNT_ATTR_IDMAP != 0:
-		if f, err = l.volumeTree(source, attr); err != nil {
+	case whose != ownersHost:
+		if f, err = l.ownedTree(source, attr, whose); err != nil {
 			return 0, false, err
 		}
 	case !l.host.clientTrees:
@@ -251,8 +258,8 @@ func (l *launcher) closeTrees() {
 	for _, f := range l.trees {
 		f.Close()
 	}
-	if l.ids != nil {
-		l.ids.Close()
+	for _, f := range l.ids {
+		f.Close()
 	}
 }
 

@@ -3,7 +3,9 @@
 package local
 
 import (
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path"
@@ -39,16 +41,19 @@ type planner struct {
 // A treeMaker makes a detached copy of a tree of the host in the client, where
 // the client may, and returns the number under which init is sent it. Where it
 // reports false, init makes the copy itself.
-type treeMaker func(source string, attr uint64) (number int, ok bool, err error)
+type treeMaker func(source string, attr uint64, whose owners) (number int, ok bool, err error)
 
 // plan returns the calls that build the sandbox of s, in which exposed is shown
-// beside what every sandbox shows.
-func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker) ([]nsinit.Call, error) {
+// beside what every sandbox shows, and what stays open after them.
+func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker) (*program, error) {
 	p := &planner{newProgram(), s, host, trees, map[string]nsinit.Arg{}}
 	view := slices.Concat(rootView(), exposed)
 
 	p.begin()
 	if err := p.openSources(view); err != nil {
+		return nil, err
+	}
+	if err := p.openStack(p.files()); err != nil {
 		return nil, err
 	}
 	if s.mapping.manyUsers() {
@@ -66,7 +71,7 @@ func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker
 	p.enter()
 	p.limits()
 	p.lock()
-	return p.calls, nil
+	return p.program, nil
 }
 
 // hostName is that of every sandbox.
@@ -109,11 +114,7 @@ func (p *planner) openSources(view []viewEntry) error {
 		}
 	}
 	for _, v := range p.s.volumes {
-		attr := v.attr()
-		if p.s.mapping.kind == mapBlock {
-			attr |= unix.MOUNT_ATTR_IDMAP
-		}
-		if err := p.openSource(v.target, v.source, attr, false); err != nil {
+		if err := p.openOwned(v.target, v.source, v.attr(), ownersStored); err != nil {
 			return err
 		}
 	}
@@ -121,7 +122,19 @@ func (p *planner) openSources(view []viewEntry) error {
 }
 
 func (p *planner) openSource(target, source string, attr uint64, device bool) error {
-	n, ok, err := p.trees(source, attr)
+	return p.open(target, source, attr, ownersHost, device)
+}
+
+// openOwned takes hold of a directory whose files are shown with other owners.
+func (p *planner) openOwned(target, source string, attr uint64, whose owners) error {
+	return p.open(target, source, attr, whose, false)
+}
+
+func (p *planner) open(target, source string, attr uint64, whose owners, device bool) error {
+	if p.s.mapping.kind != mapBlock {
+		whose = ownersHost
+	}
+	n, ok, err := p.trees(source, attr, whose)
 	if err != nil {
 		return err
 	}
@@ -163,28 +176,60 @@ func (p *planner) newRoot() {
 	p.add("enter the new root", unix.SYS_CHDIR, nsinit.Str(p.host.base))
 }
 
+// scratchAt is where the scratch is mounted, only to take from it what is seen
+// elsewhere. It will be /proc.
+const scratchAt = "proc"
+
 // scratch makes the writable places: directories of one tmpfs, so that they
-// share its limit. It is mounted where /proc will be only to bind them.
+// share its limit.
 func (p *planner) scratch() {
 	s := p.s
 	inodes := max(8192, s.scratchBytes>>14)
-	p.mkdir("proc", 0o555)
-	p.mount("mount the scratch", "scratch", "proc", "tmpfs", noDevSuid,
+	p.mkdir(scratchAt, 0o555)
+	p.mount("mount the scratch", "scratch", scratchAt, "tmpfs", noDevSuid,
 		fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", s.scratchBytes, inodes))
+	files := p.files()
+	p.makeStack(files)
 	p.place("tmp", 0o1777, 0)
 	p.place("var/tmp", 0o1777, 0)
-	p.place("run", 0o755, 0)
 	p.place("home/user", 0o755, userID)
 	if s.mapping.manyUsers() {
 		p.place("root", 0o700, 0)
 	}
 	p.places()
-	p.add("hide the scratch", unix.SYS_UMOUNT2, nsinit.Str("proc"), nsinit.Int(unix.MNT_DETACH))
+	// Not among the files that snapshots keep: it says what runs now.
+	p.placeIn(scratchAt, "run", 0o755, 0)
+	p.keepOpen(fdFiles, files.upper())
+	p.add("hide the scratch", unix.SYS_UMOUNT2, nsinit.Str(scratchAt), nsinit.Int(unix.MNT_DETACH))
 }
 
-// place makes one directory of the scratch and shows it at the path at.
+// files is the stack of the places that are kept by snapshots.
+func (p *planner) files() *stack { return &stack{name: "files", layers: p.s.layers} }
+
+// place makes one directory of the files of the sandbox, unless a layer has it,
+// and shows it at the path at.
 func (p *planner) place(at string, mode, owner int) {
-	inner := "proc/" + strings.ReplaceAll(at, "/", "-")
+	if slices.Contains(p.s.kept, "/"+at) {
+		p.mkdir(at, 0o755)
+		p.mount("show /"+at, p.files().tree()+"/"+placeName(at), at, "", unix.MS_BIND, "")
+		return
+	}
+	p.placeIn(p.files().tree(), at, mode, owner)
+}
+
+// placeName is the name of a place, a relative path, among the files.
+func placeName(at string) string {
+	name := strings.NewReplacer("%", "%25", "/", "%2F").Replace(at)
+	if len(name) > 255 {
+		sum := sha256.Sum256([]byte(at))
+		return "%" + hex.EncodeToString(sum[:])
+	}
+	return name
+}
+
+// placeIn makes a directory for the path at in dir and shows it there.
+func (p *planner) placeIn(dir, at string, mode, owner int) {
+	inner := dir + "/" + placeName(at)
 	p.add("make /"+at, unix.SYS_MKDIRAT, atCwd, nsinit.Str(inner), nsinit.Int(mode))
 	if mode&0o1000 != 0 || mode&0o022 != 0 { // mkdir obeys the mask
 		p.add("open up /"+at, unix.SYS_FCHMODAT, atCwd, nsinit.Str(inner), nsinit.Int(mode))

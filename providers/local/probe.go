@@ -58,7 +58,7 @@ func probe(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return r.try(ctx)
+	return r.try(ctx, nil)
 }
 
 // mountBase is a directory that exists everywhere.
@@ -75,8 +75,8 @@ func mountBase() string {
 	return "/usr"
 }
 
-// try builds a sandbox that answers and ends.
-func (r *probeResult) try(ctx context.Context) error {
+// try builds a sandbox on layers that answers and ends.
+func (r *probeResult) try(ctx context.Context, layers []stackLayer) error {
 	exe, err := runtimeExecutable()
 	if err != nil {
 		return err
@@ -84,7 +84,7 @@ func (r *probeResult) try(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStartTimeout)
 	defer cancel()
 	l := &launcher{
-		s:    &launchSpec{mapping: idMapping{kind: r.mapping, block: blockCount}, network: netLoopback, scratchBytes: 1 << 20},
+		s:    &launchSpec{mapping: idMapping{kind: r.mapping, block: blockCount}, network: netLoopback, scratchBytes: 1 << 20, layers: layers},
 		host: r, exe: exe,
 	}
 	l.prog.Probe = true

@@ -16,9 +16,11 @@ import (
 // A program collects the calls that init makes. Paths are relative to the new
 // root, in which init stands, unless they start with a slash.
 type program struct {
-	calls []nsinit.Call
-	reg   int
-	made  map[string]bool // directories
+	calls  []nsinit.Call
+	reg    int
+	made   map[string]bool // directories
+	temp   int             // register of clone; zero: none yet
+	opened []nsinit.File
 }
 
 func newProgram() *program { return &program{made: map[string]bool{".": true}} }
@@ -89,11 +91,24 @@ func (p *program) target(at string, dir bool) {
 	p.add("make /"+at, unix.SYS_MKNODAT, atCwd, nsinit.Str(at), nsinit.Int(unix.S_IFREG|0o444), nsinit.Int(0))
 }
 
+// keepOpen opens the directory at and leaves it to the runtime under a name.
+func (p *program) keepOpen(name, at string) {
+	p.add("open /"+at, unix.SYS_OPENAT, atCwd, nsinit.Str(at), nsinit.Int(unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC), nsinit.Int(0))
+	p.store()
+	p.opened = append(p.opened, nsinit.File{Name: name, FD: nsinit.Opened(p.reg)})
+}
+
 // clone makes a detached copy of the tree at path, which is not followed when
 // it is a link, and returns its descriptor.
 func (p *program) clone(name, path string) nsinit.Arg {
 	p.add("open "+name, unix.SYS_OPENAT, atCwd, nsinit.Str(path), nsinit.Int(unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC), nsinit.Int(0))
-	source := p.store()
+	// Always the same register: there may be many sources, and not so many registers.
+	if p.temp == 0 {
+		p.reg++
+		p.temp = p.reg
+	}
+	p.calls[len(p.calls)-1].Store = p.temp
+	source := nsinit.Reg(p.temp)
 	p.add("copy the mount of "+name, unix.SYS_OPEN_TREE, source, nsinit.Str(""), nsinit.Int(openTreeFlags))
 	tree := p.store()
 	p.close(source)

@@ -195,9 +195,9 @@ func ensureVolume(dir *folder, name string, kind mapKind) error {
 // owners. No sandbox is mapped to them.
 const volumeIDs = blockBase + (blockCount+1)*blockSize
 
-// volumeNamespace returns a user namespace in which the owners of files of
-// volumes are the ids of the sandbox of block.
-func volumeNamespace(exe *executable, block int) (*os.File, error) {
+// ownerNamespace returns a user namespace that maps owners of files to the ids of
+// the sandbox of block.
+func ownerNamespace(exe *executable, whose owners, block int) (*os.File, error) {
 	ours, theirs, err := controlPair()
 	if err != nil {
 		return nil, err
@@ -220,7 +220,11 @@ func volumeNamespace(exe *executable, block int) (*os.File, error) {
 		_ = proc.Kill() // an error means that it has ended
 		_, _ = proc.Wait()
 	}()
-	text := fmt.Sprintf("%d %d %d\n", volumeIDs, blockBase+block*blockSize, blockSize)
+	first := volumeIDs
+	if whose == ownersSame {
+		first = 0
+	}
+	text := fmt.Sprintf("%d %d %d\n", first, blockBase+block*blockSize, blockSize)
 	for _, name := range []string{"uid_map", "gid_map"} {
 		if err := writeProc(proc.Pid, name, text); err != nil {
 			return nil, err
@@ -229,27 +233,31 @@ func volumeNamespace(exe *executable, block int) (*os.File, error) {
 	return os.Open("/proc/" + strconv.Itoa(proc.Pid) + "/ns/user")
 }
 
-// volumeTree is a detached copy of the mount of a volume, whose files belong to
-// the ids of the sandbox. Only root makes such copies; for others the user inside
-// is the user outside.
-func (l *launcher) volumeTree(source string, attr uint64) (*os.File, error) {
-	if l.ids == nil {
-		ns, err := volumeNamespace(l.exe, l.s.mapping.block)
+// ownedTree is a detached copy of a directory, whose files belong to the ids of
+// the sandbox. Only root makes such copies; for others the user inside is the
+// user outside.
+func (l *launcher) ownedTree(source string, attr uint64, whose owners) (*os.File, error) {
+	ids := l.ids[whose]
+	if ids == nil {
+		ns, err := ownerNamespace(l.exe, whose, l.s.mapping.block)
 		if err != nil {
-			return nil, errdefs.Wrap("E2000", "create sandbox", "map the ids of volumes", err)
+			return nil, errdefs.Wrap("E2000", "create sandbox", "map the owners of "+source, err)
 		}
-		l.ids = ns
+		if l.ids == nil {
+			l.ids = map[owners]*os.File{}
+		}
+		ids, l.ids[whose] = ns, ns
 	}
 	fd, err := unix.Open(source, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil, errdefs.Wrap("E2000", "create sandbox", "open volume "+source, err)
+		return nil, errdefs.Wrap("E2000", "create sandbox", "open "+source, err)
 	}
 	defer unix.Close(fd)
 	tree, err := unix.OpenTree(fd, "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err == nil {
 		f := os.NewFile(uintptr(tree), source)
 		err = unix.MountSetattr(tree, "", unix.AT_EMPTY_PATH, &unix.MountAttr{
-			Attr_set: attr | unix.MOUNT_ATTR_IDMAP, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(l.ids.Fd()),
+			Attr_set: attr | unix.MOUNT_ATTR_IDMAP, Propagation: unix.MS_PRIVATE, Userns_fd: uint64(ids.Fd()),
 		})
 		if err == nil {
 			return f, nil
@@ -258,7 +266,7 @@ func (l *launcher) volumeTree(source string, attr uint64) (*os.File, error) {
 	}
 	return nil, &errdefs.Error{
 		Code: "E8004", Op: "create sandbox", Err: err,
-		Message:    "this kernel, or the file system of " + source + ", cannot map the ids of a volume",
+		Message:    "this kernel, or the file system of " + source + ", cannot map the owners of files",
 		Suggestion: "use Linux 5.12 or later and a state directory on ext4, xfs, btrfs or tmpfs (SANDBOX_STATE_DIR), or run as an ordinary user",
 	}
 }
@@ -266,6 +274,10 @@ func (l *launcher) volumeTree(source string, attr uint64) (*os.File, error) {
 // volumes shows the volumes.
 func (p *planner) volumes() {
 	for _, v := range p.s.volumes {
+		if root, at, ok := p.foreign(v.target); ok {
+			p.attachTo(v.target, p.sources[v.target], p.descend(root, at, placeOwner(root)))
+			continue
+		}
 		p.way(v.target[1:])
 		p.target(v.target[1:], true)
 		p.attach(v.target, p.sources[v.target], v.target[1:])
@@ -317,12 +329,17 @@ func (p *planner) places() {
 	if p.s.placesOfRoot {
 		owner = 0
 	}
-	for i, x := range p.s.places {
+	for _, x := range p.s.places {
 		if x.dir {
 			p.place(x.target[1:], 0o755, owner)
 			continue
 		}
-		inner := "proc/place-" + strconv.Itoa(i)
+		inner := p.files().tree() + "/" + placeName(x.target[1:])
+		if slices.Contains(p.s.kept, x.target) {
+			p.target(x.target[1:], false)
+			p.mount("show "+x.target, inner, x.target[1:], "", unix.MS_BIND, "")
+			continue
+		}
 		p.add("make "+x.target, unix.SYS_MKNODAT, atCwd, nsinit.Str(inner), nsinit.Int(unix.S_IFREG|0o644), nsinit.Int(0))
 		if owner != 0 && p.s.mapping.manyUsers() {
 			p.add("give away "+x.target, unix.SYS_FCHOWNAT, atCwd, nsinit.Str(inner), nsinit.Int(owner), nsinit.Int(owner), nsinit.Int(unix.AT_SYMLINK_NOFOLLOW))

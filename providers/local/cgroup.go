@@ -33,7 +33,7 @@ const (
 // found, proved and given to a sandbox like one.
 const limitFreezer = "freezer"
 
-var cgroupLimitNames = []string{limitMemory, limitPids, limitCPU}
+var cgroupLimitNames = []string{limitMemory, limitPids, limitCPU, limitIO}
 
 // cgroupHost says where this process can make control groups. It is found by
 // use, once: a group is made, a limit written, read back and removed, because
@@ -41,6 +41,8 @@ var cgroupLimitNames = []string{limitMemory, limitPids, limitCPU}
 type cgroupHost struct {
 	at  map[string]controllerAt // by limit; absent: cannot be enforced
 	why map[string]string       // by limit: what was found instead
+
+	disks []string // that rates can be limited of
 }
 
 // controllerAt is the place of one controller.
@@ -54,6 +56,9 @@ type cgroupLimits struct {
 	memory   int64 // bytes, of init, commands and scratch together
 	pids     int64 // processes and threads of commands
 	cpuMilli int64 // of commands
+
+	diskRead, diskWrite int64 // bytes per second, of each of disks
+	disks               []string
 }
 
 func (h *cgroupHost) mechanism(limit string) string {
@@ -67,9 +72,12 @@ func (h *cgroupHost) mechanism(limit string) string {
 }
 
 // findCgroups looks for a place for groups. parent, when not empty, is a path
-// below the root of each hierarchy; otherwise groups go below our own.
-func findCgroups(parent string) *cgroupHost {
+// below the root of each hierarchy; otherwise groups go below our own. root is
+// the state directory, whose disk rates can be limited of.
+func findCgroups(parent, root string) *cgroupHost {
 	h := &cgroupHost{at: map[string]controllerAt{}, why: map[string]string{}}
+	disks, diskErr := diskDevices(root)
+	h.disks = disks
 	mounts, err := readCgroupMounts()
 	if err != nil || len(mounts) == 0 {
 		for _, l := range append([]string{limitFreezer}, cgroupLimitNames...) {
@@ -80,6 +88,9 @@ func findCgroups(parent string) *cgroupHost {
 	for _, l := range append([]string{limitFreezer}, cgroupLimitNames...) {
 		h.why[l] = "no hierarchy has the controller " + l
 	}
+	if len(disks) == 0 {
+		h.why[limitIO] = diskErr.Error()
+	}
 	for _, m := range mounts {
 		dir := m.own
 		if parent != "" {
@@ -89,7 +100,9 @@ func findCgroups(parent string) *cgroupHost {
 			for _, l := range m.controllers {
 				if l == limitFreezer {
 					h.findFreezer1(m, dir)
-				} else if err := prove(filepath.Join(dir, cgroupFolder), 1, l); err != nil {
+				} else if l == limitIO && len(disks) == 0 {
+					continue
+				} else if err := h.prove(filepath.Join(dir, cgroupFolder), 1, l); err != nil {
 					h.why[l] = err.Error()
 				} else {
 					h.at[l] = controllerAt{1, dir}
@@ -127,7 +140,7 @@ func (h *cgroupHost) useUnified(dir string, enable bool) bool {
 	ours := filepath.Join(dir, cgroupFolder)
 	found := false
 	for _, l := range cgroupLimitNames {
-		if h.at[l].version != 0 || !slices.Contains(strings.Fields(string(offered)), l) {
+		if h.at[l].version != 0 || l == limitIO && len(h.disks) == 0 || !slices.Contains(strings.Fields(string(offered)), l) {
 			continue
 		}
 		if denied != nil {
@@ -135,9 +148,9 @@ func (h *cgroupHost) useUnified(dir string, enable bool) bool {
 			continue
 		}
 		if enable {
-			_ = writeCgroup(dir, "cgroup.subtree_control", "+"+l) // refused where dir holds processes; prove finds out
+			_ = writeCgroup(dir, "cgroup.subtree_control", "+"+controllerName(2, l)) // refused where dir holds processes; prove finds out
 		}
-		if err := prove(ours, 2, l); err != nil {
+		if err := h.prove(ours, 2, l); err != nil {
 			h.why[l] = err.Error()
 			continue
 		}
@@ -158,7 +171,7 @@ func (h *cgroupHost) findFreezer1(m cgroupMount, dir string) {
 		h.why[limitFreezer] = "the freezer shares a hierarchy with " + strings.Join(m.controllers, ", ")
 		return
 	}
-	if err := prove(filepath.Join(dir, cgroupFolder), 1, limitFreezer); err != nil {
+	if err := h.prove(filepath.Join(dir, cgroupFolder), 1, limitFreezer); err != nil {
 		h.why[limitFreezer] = err.Error()
 		return
 	}
@@ -178,7 +191,7 @@ func (h *cgroupHost) findFreezer2(dir string) {
 	}
 	err := unix.Access(filepath.Join(dir, "cgroup.procs"), unix.W_OK)
 	if err == nil {
-		err = prove(filepath.Join(dir, cgroupFolder), 2, limitFreezer)
+		err = h.prove(filepath.Join(dir, cgroupFolder), 2, limitFreezer)
 	}
 	switch {
 	case err == nil:
@@ -201,6 +214,10 @@ func limitFile(version int, limit string) (name, try string) {
 		return "memory.max", "67108864"
 	case limit == limitPids:
 		return "pids.max", "16"
+	case limit == limitIO && version == 1:
+		return "blkio.throttle.read_bps_device", ""
+	case limit == limitIO:
+		return "io.max", ""
 	case version == 1:
 		return "cpu.cfs_quota_us", "50000"
 	}
@@ -209,7 +226,7 @@ func limitFile(version int, limit string) (name, try string) {
 
 // prove makes a group below ours, sets a limit, reads it back and removes the
 // group.
-func prove(ours string, version int, limit string) error {
+func (h *cgroupHost) prove(ours string, version int, limit string) error {
 	dir := filepath.Join(ours, "probe-"+randomText(8))
 	return inFolder(ours, func() error {
 		if version == 2 && limit != limitFreezer {
@@ -222,11 +239,19 @@ func prove(ours string, version int, limit string) error {
 		}
 		defer unix.Rmdir(dir)
 		name, try := limitFile(version, limit)
+		if limit == limitIO {
+			if version == 1 {
+				try = h.disks[0] + " 1048576"
+			} else {
+				try = rateLine(h.disks[0], 1<<20, 1<<20)
+			}
+		}
 		if err := writeCgroup(dir, name, try); err != nil {
 			return err
 		}
 		got, err := os.ReadFile(filepath.Join(dir, name))
-		if err == nil && strings.TrimSpace(string(got)) != try {
+		if err == nil && strings.TrimSpace(string(got)) != try &&
+			(limit != limitIO || !strings.HasPrefix(string(got), try+" ")) { // other rates follow
 			err = fmt.Errorf("%s/%s holds %q after %q was written", dir, name, got, try)
 		}
 		return err
@@ -332,6 +357,8 @@ func (l cgroupLimits) of(limit string) int64 {
 		return l.pids
 	case limitFreezer:
 		return 1 // always
+	case limitIO:
+		return max(l.diskRead, l.diskWrite)
 	}
 	return l.cpuMilli
 }
@@ -400,6 +427,10 @@ func createCgroups(plans []cgroupPlan, lim cgroupLimits) (_ *cgroup, err error) 
 		}
 		if p.split() {
 			g.procs = append(g.procs, filepath.Join(p.base, "init", "cgroup.procs"))
+		} else if slices.Contains(p.limits, limitIO) {
+			// Init reads and writes files for its client. It has one group with
+			// the commands, because groups of version 1 do not add up.
+			g.procs = append(g.procs, filepath.Join(p.base, "cgroup.procs"))
 		}
 		if err := g.open(p); err != nil {
 			return nil, err
@@ -460,7 +491,7 @@ func (p cgroupPlan) make(lim cgroupLimits) error {
 				continue // not a controller in the unified tree
 			}
 			for _, dir := range []string{filepath.Dir(p.base), p.base} {
-				if err := set(dir, "cgroup.subtree_control", "+"+l); err != nil {
+				if err := set(dir, "cgroup.subtree_control", "+"+controllerName(2, l)); err != nil {
 					return err
 				}
 			}
@@ -471,12 +502,22 @@ func (p cgroupPlan) make(lim cgroupLimits) error {
 			return err
 		}
 	}
+	if slices.Contains(p.limits, limitIO) && p.version == 2 {
+		if err := p.limitRates(lim, set); err != nil {
+			return err
+		}
+	}
 	for _, d := range dirs[1:] {
 		if err := os.Mkdir(d, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
 		}
 	}
 	work := p.work()
+	if slices.Contains(p.limits, limitIO) && p.version == 1 {
+		if err := p.limitRates(lim, set); err != nil {
+			return err
+		}
+	}
 	if slices.Contains(p.limits, limitPids) {
 		n := lim.pids
 		if p.version == 1 {

@@ -85,7 +85,7 @@ func TestMachineMemory(t *testing.T) {
 // it cannot.
 func groupsHere(t *testing.T) *cgroupHost {
 	t.Helper()
-	h := findCgroups("")
+	h := findCgroups("", "/")
 	if h.mechanism(limitMemory) == "" || h.mechanism(limitPids) == "" {
 		t.Skip("control groups cannot be made here: ", h.why)
 	}
@@ -95,7 +95,7 @@ func groupsHere(t *testing.T) *cgroupHost {
 
 // Every limit is either found by use or explained.
 func TestFindCgroups(t *testing.T) {
-	h := findCgroups("")
+	h := findCgroups("", "/")
 	defer h.tidy()
 	for _, l := range append([]string{limitFreezer}, cgroupLimitNames...) {
 		if h.mechanism(l) == "" && h.why[l] == "" {
@@ -103,7 +103,7 @@ func TestFindCgroups(t *testing.T) {
 		}
 		t.Log(l, h.mechanism(l), h.at[l].parent, h.why[l])
 	}
-	if none := findCgroups("/no/such/group"); none.mechanism(limitMemory) != "" {
+	if none := findCgroups("/no/such/group", "/"); none.mechanism(limitMemory) != "" {
 		t.Error("a parent that is not there was accepted")
 	}
 }

@@ -74,6 +74,10 @@ func parseCgroupMounts(mountinfo, own []byte) []cgroupMount {
 		case "cgroup":
 			m.version = 1
 			for c := range strings.SplitSeq(g[2], ",") {
+				if c == "blkio" {
+					m.controllers, key = append(m.controllers, limitIO), c
+					continue
+				}
 				if c == limitFreezer || slices.Contains(cgroupLimitNames, c) {
 					m.controllers, key = append(m.controllers, c), c
 				}

@@ -127,11 +127,14 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 			Suggestion: "leave User empty for " + defaultUser}
 	}
 	host := p.groups()
+	if err := checkRates(host, o.limits); err != nil {
+		return nil, err
+	}
 	o.degraded = degradations(host, can, exe.how, o)
 	if err := checkRequire(req.Require, o.degraded); err != nil {
 		return nil, err
 	}
-	o.groups = host.plan(o.id, o.limits.cgroup())
+	o.groups = host.plan(o.id, o.limits.cgroup(host.disks))
 	return o, nil
 }
 
@@ -309,7 +312,8 @@ func (b *builder) prepare(ctx context.Context) error {
 	b.saved = savedConfig{
 		ID: o.id, Request: o.digest, Template: o.Template, CreatedAt: time.Now().Round(0), Metadata: o.Metadata,
 		Resources: providers.Resources{CPUMilli: o.limits.cpuMilli, MemoryMiB: o.limits.memory >> 20,
-			DiskMiB: o.limits.scratch >> 20, Processes: o.limits.processes},
+			DiskMiB: o.limits.scratch >> 20, Processes: o.limits.processes,
+			DiskRead: o.limits.diskRead, DiskWrite: o.limits.diskWrite},
 		Detached: o.Detached, User: o.User, Cgroups: planDirs(o.groups), Block: -1,
 	}
 	lease := (*os.File)(nil)
@@ -413,7 +417,7 @@ func (b *builder) limit() error {
 	o := b.o
 	host := b.p.groups()
 	if len(o.groups) > 0 {
-		g, err := createCgroups(o.groups, o.limits.cgroup())
+		g, err := createCgroups(o.groups, o.limits.cgroup(host.disks))
 		if err != nil {
 			return err
 		}
@@ -438,6 +442,7 @@ func (b *builder) limit() error {
 	return nil
 }
 
-func (l limits) cgroup() cgroupLimits {
-	return cgroupLimits{memory: l.memory, pids: l.processes, cpuMilli: l.cpuMilli}
+func (l limits) cgroup(disks []string) cgroupLimits {
+	return cgroupLimits{memory: l.memory, pids: l.processes, cpuMilli: l.cpuMilli,
+		diskRead: l.diskRead, diskWrite: l.diskWrite, disks: disks}
 }

@@ -134,11 +134,11 @@ func TestChooseLimits(t *testing.T) {
 		r       providers.Resources
 		want    limits
 	}{
-		{32 * gib, providers.Resources{}, limits{2 * gib, gib / 2, 512, 0}},
-		{2 * gib, providers.Resources{}, limits{gib, gib / 2, 512, 0}},
-		{100 << 20, providers.Resources{}, limits{64 << 20, 32 << 20, 512, 0}},
-		{32 * gib, providers.Resources{MemoryMiB: 100, Processes: 10, CPUMilli: 500}, limits{100 << 20, 50 << 20, 10, 500}},
-		{32 * gib, providers.Resources{MemoryMiB: 4096, DiskMiB: 2048}, limits{4 * gib, 2 * gib, 512, 0}},
+		{32 * gib, providers.Resources{}, limits{2 * gib, gib / 2, 512, 0, 0, 0}},
+		{2 * gib, providers.Resources{}, limits{gib, gib / 2, 512, 0, 0, 0}},
+		{100 << 20, providers.Resources{}, limits{64 << 20, 32 << 20, 512, 0, 0, 0}},
+		{32 * gib, providers.Resources{MemoryMiB: 100, Processes: 10, CPUMilli: 500}, limits{100 << 20, 50 << 20, 10, 500, 0, 0}},
+		{32 * gib, providers.Resources{MemoryMiB: 4096, DiskMiB: 2048}, limits{4 * gib, 2 * gib, 512, 0, 0, 0}},
 	} {
 		got, err := chooseLimits(c.r, c.machine)
 		if err != nil || got != c.want {

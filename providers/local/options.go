@@ -48,6 +48,7 @@ const (
 type limits struct {
 	memory, scratch, processes int64
 	cpuMilli                   int64 // zero: all processors
+	diskRead, diskWrite        int64 // bytes per second; zero: unlimited
 }
 
 func badOption(message, suggestion string) error {
@@ -89,7 +90,6 @@ func checkRequest(r *providers.CreateRequest) error {
 		{r.Root.Dir != "" || len(r.Root.Expose) > 0 || r.Root.Writable, "has no choice of file trees"},
 		{r.Scratch == "disk", "keeps files in memory only"},
 		{r.Isolation != "" && r.Isolation != "container", "has no isolation " + clip(r.Isolation)},
-		{r.Resources.DiskRead != 0 || r.Resources.DiskWrite != 0, "limits no disk rates"},
 	} {
 		if absent.asked {
 			return &errdefs.Error{Code: "E8004", Op: "create sandbox", Message: "provider local " + absent.what}
@@ -207,6 +207,8 @@ func chooseLimits(r providers.Resources, machine int64) (limits, error) {
 		memory:    min(defaultMemory, max(machine/2, minMemory)),
 		processes: defaultProcesses,
 		cpuMilli:  r.CPUMilli,
+		diskRead:  r.DiskRead,
+		diskWrite: r.DiskWrite,
 	}
 	var err error
 	check := func(name, unit string, v, lo, hi int64) {
@@ -219,6 +221,8 @@ func chooseLimits(r providers.Resources, machine int64) (limits, error) {
 			float64(r.CPUMilli)/1000, float64(minCPUMilli)/1000, most/1000), "")
 	}
 	check("memory", "MiB", r.MemoryMiB, minMemory>>20, max(machine>>20, minMemory>>20))
+	check("disk read rate", "bytes/s", r.DiskRead, minDiskRate, math.MaxInt64)
+	check("disk write rate", "bytes/s", r.DiskWrite, minDiskRate, math.MaxInt64)
 	check("processes", "", r.Processes, minProcesses, maxProcesses)
 	if err != nil {
 		return limits{}, err
@@ -254,7 +258,7 @@ func (l limits) affinity() int {
 // first line never degrade.
 var protections = []string{
 	"userns", "root", "seccomp", "scratch", "disk",
-	"memory", "pids", "cpu", "landlock", "users", "executable", "network", "freezer",
+	"memory", "pids", "cpu", "io", "landlock", "users", "executable", "network", "freezer",
 }
 
 // checkRequire refuses a creation that would lack a protection.

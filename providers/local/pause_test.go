@@ -24,7 +24,7 @@ import (
 // not to be had.
 func useFreezer(t *testing.T, p *Provider, way string) {
 	t.Helper()
-	h := findCgroups("")
+	h := findCgroups("", "/")
 	delete(h.at, limitFreezer)
 	h.why[limitFreezer] = "the test wants another way"
 	mounts, err := readCgroupMounts()

@@ -112,7 +112,7 @@ func New(c providers.Config) (*Provider, error) {
 		}
 	}
 	parent := c.Settings[settingCgroupParent]
-	p.groups = sync.OnceValue(func() *cgroupHost { return findCgroups(parent) })
+	p.groups = sync.OnceValue(func() *cgroupHost { return findCgroups(parent, p.root) })
 	return p, nil
 }
 
@@ -135,6 +135,7 @@ func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error)
 			providers.CapDetached: true, providers.CapMetadataFilter: true, providers.CapVolumes: true,
 			providers.CapPause: true, providers.CapPorts: true, providers.CapMetrics: true,
 			providers.CapContainer: true, providers.CapDebug: true,
+			providers.CapDiskRate: p.groups().mechanism(limitIO) != "",
 		},
 		Lifetime: providers.LifetimeRange{Min: minLifetime, Default: defaultLifetime},
 		Networks: []string{netNone, netLoopback, netHost},

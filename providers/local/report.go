@@ -36,6 +36,9 @@ func degradations(host *cgroupHost, can *probeResult, exe string, o *order) []pr
 	if o.limits.cpuMilli != 0 && host.mechanism(limitCPU) == "" {
 		add("cpu", fmt.Sprintf("no control group: %s; commands are kept on %d processors instead", host.why[limitCPU], o.limits.affinity()), groupRemedy)
 	}
+	if o.limits.diskWrite != 0 && host.at[limitIO].version == 1 {
+		add(limitIO, "control groups of version 1 limit what is written past the cache only; what programs write as usual is written later by the kernel, without a limit", "use a system with control groups of version 2 only (systemd.unified_cgroup_hierarchy=1)")
+	}
 	if host.mechanism(limitFreezer) == "" {
 		add(limitFreezer, "no control group: "+host.why[limitFreezer]+"; a pause stops each process with a signal, which debuggers see, and a program can have a timer wake it", groupRemedy)
 	}
@@ -70,11 +73,15 @@ func (p *Provider) report(o *order, c constructed, volumes []volume) providers.R
 			"memory": or(limitMemory, bySampling),
 			"pids":   or(limitPids, byRlimit),
 			"cpu":    unlimited,
+			"io":     unlimited,
 			"disk":   c.scratch,
 		},
 	}
 	if o.limits.cpuMilli != 0 {
 		r.Limits["cpu"] = or(limitCPU, byAffinity)
+	}
+	if o.limits.rates() {
+		r.Limits["io"] = host.mechanism(limitIO)
 	}
 	if c.landlock > 0 {
 		r.Landlock = fmt.Sprint(c.landlock)

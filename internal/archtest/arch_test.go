@@ -45,6 +45,7 @@ var rules = []rule{
 	{pkg: "internal/frame"},
 	{pkg: "internal/version"},
 	{pkg: "internal/redact"},
+	{pkg: "internal/netrule", foreign: []string{"golang.org/x/net/idna"}},
 	{pkg: "internal/archtest"},
 	{pkg: "internal/nsinit", std: []string{"syscall", "unsafe"}},
 	{pkg: "internal/errdoc", project: []string{errdefs}},

@@ -176,6 +176,27 @@ func readAll(fd int, b []byte) bool {
 	return true
 }
 
+// sendFile sends a name and, with the first byte before it, a descriptor.
+func sendFile(fd int, name []byte, file int) syscall.Errno {
+	b := make([]byte, HeaderSize, HeaderSize+maxName)
+	put32(b, magicFile)
+	put32(b[4:], uint32(len(name)))
+	b = append(b, name...)
+	for {
+		n, err := syscall.SendmsgN(fd, b, syscall.UnixRights(file), nil, syscall.MSG_NOSIGNAL)
+		if err == syscall.EINTR {
+			continue
+		}
+		if err == nil {
+			err = sendAll(fd, b[n:])
+		}
+		if errno, ok := err.(syscall.Errno); ok {
+			return errno
+		}
+		return 0
+	}
+}
+
 func sendAll(fd int, b []byte) error {
 	for len(b) > 0 {
 		n, _, e := syscall.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&b[0])), uintptr(len(b)), syscall.MSG_NOSIGNAL, 0, 0)

@@ -59,6 +59,7 @@ var asked = map[string]func() (string, error){
 		}
 		return string(b) + open, err
 	},
+	"kept": func() (string, error) { return fmt.Sprint(FD("kept") >= 3, " ", FD("absent") >= 0), nil },
 	"signals": func() (string, error) {
 		runtime.LockOSThread()
 		pid, tid := syscall.Getpid(), syscall.Gettid()
@@ -252,6 +253,68 @@ func TestSent(t *testing.T) {
 	}
 }
 
+// TestFiles has descriptors that a program made sent and kept, and those left
+// out that it could not make.
+func TestFiles(t *testing.T) {
+	dir := t.TempDir()
+	open := func(name string, store, flags int) Call {
+		return Call{Name: name, Nr: syscall.SYS_OPENAT, Args: []Arg{Int(-100), Str(dir + "/" + name), Int(flags | syscall.O_RDWR | syscall.O_CLOEXEC), Int(0o600)},
+			Store: store, Ignore: []syscall.Errno{syscall.ENOENT}}
+	}
+	p := Program{Config: []byte("kept"), Calls: []Call{
+		open("there", 1, syscall.O_CREAT), open("absent", 2, 0),
+		{Name: "send", Nr: SendFile, Args: []Arg{Str("one"), Reg(1)}},
+		{Name: "send", Nr: SendFile, Args: []Arg{Str("two"), Reg(2)}},
+		{Name: "send", Nr: SendFile, Args: []Arg{Str(strings.Repeat("n", maxName-1)), Reg(1)}},
+		{Name: "close inherited", Nr: CloseInherited},
+		{Name: "keep", Nr: KeepFile, Args: []Arg{Str("kept"), Reg(1)}},
+		{Name: "keep", Nr: KeepFile, Args: []Arg{Str("absent"), Reg(2)}},
+	}}
+	control, cmd := child(t)
+	if _, err := control.Write(p.Encode()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"one", strings.Repeat("n", maxName-1)} {
+		h, oob := make([]byte, HeaderSize), make([]byte, 64)
+		n, oobn, _, _, err := syscall.Recvmsg(int(control.Fd()), h, oob, syscall.MSG_CMSG_CLOEXEC)
+		size, ok := FileSize(h[:n])
+		if err != nil || !ok {
+			t.Fatalf("header %x, %v", h[:n], err)
+		}
+		name := make([]byte, size)
+		if _, err := io.ReadFull(control, name); err != nil || string(name) != want {
+			t.Fatalf("%q, %v", name, err)
+		}
+		msgs, err := syscall.ParseSocketControlMessage(oob[:oobn])
+		if err != nil || len(msgs) != 1 {
+			t.Fatal(msgs, err)
+		}
+		fds, err := syscall.ParseUnixRights(&msgs[0])
+		if err != nil || len(fds) != 1 {
+			t.Fatal(fds, err)
+		}
+		f := os.NewFile(uintptr(fds[0]), "sent")
+		if _, err := f.WriteString("x"); err != nil {
+			t.Error(err)
+		}
+		f.Close()
+	}
+	if r := reply(t, control); r.Step != "" || string(r.Ready) != "true false" {
+		t.Errorf("%+v", r)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Error(err)
+	}
+	for _, c := range []Call{
+		{Name: "bad", Nr: SendFile}, {Name: "bad", Nr: SendFile, Args: []Arg{Str("x"), Int(1)}},
+		{Name: "bad", Nr: KeepFile, Args: []Arg{Str(strings.Repeat("n", maxName)), Reg(1)}},
+	} {
+		if r := ask(t, &Program{Calls: []Call{c}}); r.Step != "bad" || r.Errno != syscall.EINVAL {
+			t.Errorf("%+v: %+v", c, r)
+		}
+	}
+}
+
 // TestClientGone closes the control socket at every point before the program
 // is complete: nothing may run, and nothing may stay.
 func TestClientGone(t *testing.T) {
@@ -399,6 +462,16 @@ func FuzzReply(f *testing.F) {
 		r, ok := DecodeReply(b)
 		if ok && !bytes.Equal(r.encode()[HeaderSize:], b) {
 			t.Fatalf("%x decodes to %+v", b, r)
+		}
+	})
+}
+
+func FuzzFileSize(f *testing.F) {
+	f.Add([]byte{0x53, 0x4e, 0x49, 0x46, 3, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, h []byte) {
+		n, ok := FileSize(h)
+		if _, reply := ReplySize(h); ok && (n < 0 || n > maxName || reply) {
+			t.Fatalf("%x: %d", h, n)
 		}
 	})
 }

@@ -16,6 +16,7 @@ const MaxProgram = 4 << 20
 const (
 	magicProgram = 0x32494e53 // "SNI2", followed by the length of the rest
 	magicReply   = 0x52494e53 // "SNIR", the same
+	magicFile    = 0x46494e53 // "SNIF", followed by the length of a name
 
 	maxOps   = 4096
 	maxRegs  = 256
@@ -36,6 +37,14 @@ const (
 	RemountTree
 	// Deafen keeps signals that processes send from ending this one.
 	Deafen
+	// SendFile sends its first argument, a name, to the client together with the
+	// descriptor in its second. One that a call which failed was to make, and
+	// that was allowed to, is left out.
+	SendFile
+	// KeepFile makes the descriptor in its second argument a file of the program
+	// under the name in its first, as if it had been inherited. It is left out
+	// as by SendFile.
+	KeepFile
 )
 
 // An Arg is one argument of a call.
@@ -83,7 +92,7 @@ type Call struct {
 	Nr   uint16 // of the system call, or one of the numbers above
 	Args []Arg  // at most 6
 
-	Store  int             // register for the result, from 1; zero: none
+	Store  int             // register for the result, from 1; zero: none. After a failure it holds -1
 	Ignore []syscall.Errno // of these the program goes on
 	Zero   bool            // a result above zero is a failure too
 

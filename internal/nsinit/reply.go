@@ -5,6 +5,20 @@ import "syscall"
 // MaxReply bounds an encoded reply, in bytes.
 const MaxReply = 64 << 10
 
+// maxName bounds the name of a file that is sent or kept, in bytes.
+const maxName = 256
+
+// FileSize returns the size of the name that follows the header h of a file.
+// The descriptor comes with the header. It reports false when h is no such
+// header: what comes is the reply.
+func FileSize(h []byte) (int, bool) {
+	if len(h) != HeaderSize || get32(h) != magicFile {
+		return 0, false
+	}
+	n := get32(h[4:])
+	return int(n), n <= maxName
+}
+
 // A Reply is what a pid 1 says to its client, once: that a step of the program
 // failed, or that it is ready.
 type Reply struct {

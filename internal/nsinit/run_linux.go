@@ -98,19 +98,43 @@ func (m *machine) call(s *step, i uintptr) (uintptr, syscall.Errno) {
 		}
 		path := s.args[0].bytes
 		return 0, remountTree(string(path[:len(path)-1]))
+	case SendFile, KeepFile:
+		return 0, m.file(s)
 	}
 	a := m.arguments(s, i)
 	r, _, e := syscall.RawSyscall6(uintptr(s.nr), a[0], a[1], a[2], a[3], a[4], a[5])
 	if e != 0 {
-		return 0, e
+		return noFile, e
 	}
 	if s.flags&flagZero != 0 && r != 0 {
-		return 0, syscall.EINVAL
+		return noFile, syscall.EINVAL
 	}
 	if string(m.out[s.expectAt:s.expectAt+len(s.expect)]) != string(s.expect) {
-		return 0, syscall.EINVAL
+		return noFile, syscall.EINVAL
 	}
 	return r, 0
+}
+
+// noFile is what a call that failed stores: no descriptor has this number.
+const noFile = ^uintptr(0)
+
+// file carries out SendFile and KeepFile.
+func (m *machine) file(s *step) syscall.Errno {
+	if s.nargs != 2 || s.args[0].kind != argBytes || s.args[1].kind != argReg || len(s.args[0].bytes) > maxName {
+		return syscall.EINVAL
+	}
+	name := s.args[0].bytes[:len(s.args[0].bytes)-1]
+	fd := m.regs[s.args[1].value]
+	switch {
+	case fd == noFile:
+		return 0
+	case s.nr == SendFile:
+		return sendFile(m.control, name, int(fd))
+	case len(m.files) >= maxFiles:
+		return syscall.EMFILE
+	}
+	m.files = append(m.files, File{string(name), int(fd)})
+	return 0
 }
 
 // arguments returns what goes into the registers of a call, for its repetition i.

@@ -65,8 +65,8 @@ var rules = []rule{
 	{pkg: "internal/acceptance/...", project: []string{"sandboxfn", "sandboxfn/validate", "internal/acceptance/..."}},
 	{pkg: "providers", project: []string{errdefs}},
 	{pkg: "providers/local", project: []string{
-		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/version", "internal/envd",
-	}, foreign: []string{xsys}},
+		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/version", "internal/envd", "internal/netrule",
+	}, foreign: []string{xsys, "golang.org/x/net/dns/dnsmessage"}},
 	{pkg: "providers/e2b", project: []string{"providers", errdefs, "internal/api", "internal/envd", "internal/redact", "internal/version"}},
 	{pkg: "providers/fc", project: []string{"providers", "providers/e2b", errdefs, "internal/api", "internal/redact"}},
 	{pkg: "providers/providertest", project: []string{"providers", errdefs, "internal/envd", "sandboxfn"}},

@@ -21,7 +21,7 @@ const (
 	maxOps   = 4096
 	maxRegs  = 256
 	maxArgs  = 6
-	maxFiles = 64
+	maxFiles = 256
 	maxOut   = 4096 // of one call, in bytes
 	maxAll   = 128  // calls made together in every thread
 	maxTrees = 250  // descriptors of one message, see unix(7): 253
@@ -38,12 +38,12 @@ const (
 	// Deafen keeps signals that processes send from ending this one.
 	Deafen
 	// SendFile sends its first argument, a name, to the client together with the
-	// descriptor in its second. One that a call which failed was to make, and
-	// that was allowed to, is left out.
+	// descriptor in its second. It does nothing when that, or a further register
+	// among its arguments, is of a call that failed and was allowed to.
 	SendFile
 	// KeepFile makes the descriptor in its second argument a file of the program
-	// under the name in its first, as if it had been inherited. It is left out
-	// as by SendFile.
+	// under the name in its first, as if it had been inherited, under the
+	// conditions of SendFile.
 	KeepFile
 )
 

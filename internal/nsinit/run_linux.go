@@ -120,14 +120,21 @@ const noFile = ^uintptr(0)
 
 // file carries out SendFile and KeepFile.
 func (m *machine) file(s *step) syscall.Errno {
-	if s.nargs != 2 || s.args[0].kind != argBytes || s.args[1].kind != argReg || len(s.args[0].bytes) > maxName {
+	if s.nargs < 2 || s.args[0].kind != argBytes || len(s.args[0].bytes) > maxName {
 		return syscall.EINVAL
+	}
+	for i := range s.args[1:s.nargs] {
+		a := &s.args[1+i]
+		if a.kind != argReg {
+			return syscall.EINVAL
+		}
+		if m.regs[a.value] == noFile {
+			return 0
+		}
 	}
 	name := s.args[0].bytes[:len(s.args[0].bytes)-1]
 	fd := m.regs[s.args[1].value]
 	switch {
-	case fd == noFile:
-		return 0
 	case s.nr == SendFile:
 		return sendFile(m.control, name, int(fd))
 	case len(m.files) >= maxFiles:

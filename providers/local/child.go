@@ -21,6 +21,7 @@ type child struct {
 	proc     *initProc
 	pidfd    *os.File
 	lifeline *os.File // closing it ends an attached sandbox
+	egress   *egress  // nil: its network needs nobody outside
 
 	once sync.Once
 	done chan struct{} // closed when nothing is left, or we let go
@@ -35,8 +36,13 @@ func (p *Provider) adopt(b *builder) error {
 		return err
 	}
 	c := &child{id: b.o.id, detached: b.o.Detached, proc: b.proc, pidfd: pidfd, lifeline: b.lifeline, done: make(chan struct{})}
+	if c.egress, err = p.startEgress(b); err != nil {
+		pidfd.Close()
+		return err
+	}
 	if c.detached {
 		if _, err := c.lifeline.Write([]byte{detachByte}); err != nil {
+			c.egress.close()
 			pidfd.Close()
 			return &errdefs.Error{Code: "E2009", Op: "create sandbox", Message: "sandbox ended while it was made", Err: err}
 		}
@@ -44,6 +50,7 @@ func (p *Provider) adopt(b *builder) error {
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
+		c.egress.close()
 		pidfd.Close()
 		return &errdefs.Error{Code: "E8000", Op: "create sandbox", Message: "the provider was closed"}
 	}
@@ -63,6 +70,7 @@ func (p *Provider) watch(t *tree, c *child) {
 	delete(p.live, c.id)
 	p.mu.Unlock()
 	c.lifeline.Close()
+	c.egress.close()
 	defer c.pidfd.Close()
 	if err != nil { // letGo
 		keepStray(c.proc.process)

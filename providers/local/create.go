@@ -82,6 +82,7 @@ type order struct {
 	providers.CreateRequest
 	id, digest string
 	network    string
+	allow      *netPlan // only with netList
 	limits     limits
 	mapping    mapKind
 	groups     []cgroupPlan
@@ -95,7 +96,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 		return nil, err
 	}
 	var err error
-	if o.network, err = networkMode(req.Network); err != nil {
+	if err = p.orderNetwork(o); err != nil {
 		return nil, err
 	}
 	if o.places, err = checkPlaces(&o.CreateRequest, p.expose); err != nil {
@@ -278,6 +279,7 @@ func (b *builder) undo() error {
 		b.lifeline.Close()
 	}
 	if b.proc != nil { // nobody can have paused it
+		closeListeners(b.proc.listeners)
 		_ = b.proc.process.Kill() // an error means that it has ended
 		_, _ = b.proc.process.Wait()
 	}
@@ -338,12 +340,13 @@ func (b *builder) prepare(ctx context.Context) error {
 		return err
 	}
 	b.spec = &launchSpec{
-		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network,
+		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network, allow: o.allow,
 		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.expose,
 		volumes: volumes, places: o.places, placesOfRoot: o.User == "root",
 		debug: o.Debug, lock: b.files[0], cpus: o.limits.affinity(),
 	}
 	b.conf.Writable = b.spec.writable()
+	b.conf.Env = o.allow.environment(b.conf.Env)
 	if err := b.openFiles(lease); err != nil {
 		return err
 	}

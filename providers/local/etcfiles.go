@@ -19,6 +19,9 @@ const maxHostFile = 64 << 10
 func etcFiles(s *launchSpec) []textFile {
 	resolv := "# this sandbox has no network\n"
 	hosts := "127.0.0.1\tlocalhost " + hostName + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+	if s.network == netList {
+		resolv = "nameserver 127.0.0.1\n"
+	}
 	if s.network == netHost {
 		resolv = hostFile("/etc/resolv.conf", resolv)
 		hosts = hostFile("/etc/hosts", hosts)

@@ -97,7 +97,7 @@ func (m machine) cause(step string, errno syscall.Errno) (Cause, string) {
 		return CauseSeccomp, "use a kernel with seccomp filters (CONFIG_SECCOMP_FILTER)"
 	case step == stepOverlay || step == stepAttribute:
 		return CauseOverlay, overlayRemedy(step)
-	case step == stepLoopback && denied:
+	case (step == stepLoopback || step == stepAddress) && denied:
 		return CauseNetwork, "allow user namespaces to set up their own network, or run the container with seccomp and AppArmor profiles that do"
 	case denied && m.isMount(step):
 		return CauseMount, "run the container with a security profile that allows mounts in a user namespace (docker: --security-opt apparmor=unconfined --security-opt seccomp=unconfined), or choose the docker or a remote provider"
@@ -116,7 +116,7 @@ func otherCause(errno syscall.Errno) (Cause, string) {
 // needsCapability reports whether a step is one that AppArmor's restriction of
 // user namespaces refuses.
 func (m machine) needsCapability(step string) bool {
-	return step == stepClone || step == stepMap || step == stepLoopback || m.isMount(step)
+	return step == stepClone || step == stepMap || step == stepLoopback || step == stepAddress || m.isMount(step)
 }
 
 func (m machine) isMount(step string) bool {

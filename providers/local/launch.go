@@ -20,7 +20,8 @@ import (
 type launchSpec struct {
 	id      string // for messages
 	mapping idMapping
-	network string // netNone, netLoopback or netHost
+	network string   // netNone, netLoopback, netHost or netList
+	allow   *netPlan // only with netList
 
 	scratchBytes int64 // of everything that can be written but /dev/shm, which has a quarter more
 
@@ -55,6 +56,7 @@ const (
 	netNone     = "none"
 	netLoopback = "loopback"
 	netHost     = "host"
+	netList     = "list"
 )
 
 // bind is one read-only tree or file of the host inside the sandbox.
@@ -91,6 +93,7 @@ type initProc struct {
 	startTime uint64 // field 22 of /proc/PID/stat, to tell a recycled pid
 	process   *os.Process
 	report    constructed
+	listeners []netListener // the caller's, who closes them; only with netList
 }
 
 // inside is what the construction hands to serveMain, in pid 1.

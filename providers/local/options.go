@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/agent-sandbox/sandbox-go/internal/netrule"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -177,28 +178,35 @@ func checkUser(u string) error {
 	return badOption(fmt.Sprintf("user %q is not a user name", clip(u)), "use user or root")
 }
 
-// networkMode picks the mode of a policy.
-func networkMode(n *providers.NetworkPolicy) (string, error) {
+// networkMode picks the mode of a policy, and reads its rules.
+func networkMode(n *providers.NetworkPolicy) (string, netrule.List, error) {
 	if n == nil || n.Mode == "" && len(n.Allow) == 0 {
-		return netLoopback, nil
-	}
-	refused := func(what string) error {
-		return &errdefs.Error{Code: "E8004", Op: "create sandbox",
-			Message:    "provider local has no network mode " + what + "; it has none, loopback and host",
-			Suggestion: "host shares the network of this machine, its loopback and metadata addresses included, and must be asked for by that name"}
+		return netLoopback, nil, nil
 	}
 	switch n.Mode {
 	case netNone, netLoopback, netHost:
 		if len(n.Allow) > 0 {
-			return "", badOption("network mode "+n.Mode+" takes no list of addresses", "")
+			return "", nil, badOption("network mode "+n.Mode+" takes no list of addresses", "")
 		}
-		return n.Mode, nil
+		return n.Mode, nil, nil
 	case "all":
-		return "", refused("all")
-	case "", "list":
-		return "", refused("list")
+		return "", nil, &errdefs.Error{Code: "E8004", Op: "create sandbox",
+			Message:    "provider local has no network mode all; it has none, loopback, host and lists of rules",
+			Suggestion: "name what is to be reached; host shares the network of this machine, its loopback and metadata addresses included, and must be asked for by that name"}
+	case "", netList:
+		rules, err := netrule.ParseList(n.Allow)
+		if err != nil {
+			return "", nil, badOption(err.Error(), "")
+		}
+		for _, r := range rules {
+			if r.Every {
+				return "", nil, &errdefs.Error{Code: "E8004", Op: "create sandbox",
+					Message: "network rule " + r.String() + ": provider local opens single ports only", Suggestion: "name the ports, each in a rule of its own"}
+			}
+		}
+		return netList, rules, nil
 	}
-	return "", badOption(fmt.Sprintf("network mode %q is unknown; provider local has none, loopback and host", clip(n.Mode)), "")
+	return "", nil, badOption(fmt.Sprintf("network mode %q is unknown; provider local has none, loopback, host and list", clip(n.Mode)), "")
 }
 
 // chooseLimits fills in defaults and refuses what the machine does not have.

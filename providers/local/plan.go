@@ -360,8 +360,11 @@ func (p *planner) artifacts() {
 }
 
 func (p *planner) network() {
-	if p.s.network == netLoopback {
+	if p.s.network == netLoopback || p.s.network == netList {
 		p.loopback()
+	}
+	if p.s.network == netList {
+		p.allow(p.s.allow)
 	}
 	p.add("set the host name", unix.SYS_SETHOSTNAME, nsinit.Str(hostName), nsinit.Int(len(hostName)))
 }
@@ -458,5 +461,6 @@ const (
 	stepMap      = "map ids"
 	stepProc     = "mount /proc"
 	stepLoopback = "bring the loopback device up"
+	stepAddress  = "add an address"
 	stepSeccomp  = "install the system call filter"
 )

@@ -42,6 +42,16 @@ const (
 	// colons, that every sandbox shows read-only at the same place: toolchains
 	// in /opt, say.
 	settingExpose = "expose"
+
+	// settingHosts names hosts whose addresses are given here and not asked for:
+	// NAME=ADDRESS, separated by commas; a name more than once has several. A
+	// network rule for the name is enough to reach them, private ones too.
+	settingHosts = "hosts"
+
+	// settingCheckNames says whether the name in a TLS handshake or a request of
+	// HTTP must be the one that a network rule let the connection out for: on,
+	// the default, or off.
+	settingCheckNames = "check_names"
 )
 
 // Provider makes sandboxes on this machine. It is safe for concurrent use, and
@@ -50,6 +60,7 @@ type Provider struct {
 	log    *slog.Logger
 	root   string
 	expose []string
+	net    netSettings
 	groups func() *cgroupHost
 	warn   sync.Once // the first degraded creation logs one line
 
@@ -70,13 +81,14 @@ var (
 	_ providers.Pauser        = (*Provider)(nil)
 	_ providers.PortExposer   = (*Provider)(nil)
 	_ providers.Meter         = (*Provider)(nil)
+	_ providers.Auditor       = (*Provider)(nil)
 )
 
 // New makes a provider. It touches nothing yet: the state directory is opened
 // by the first method that needs it, which also removes what dead sandboxes
 // left there.
 func New(c providers.Config) (*Provider, error) {
-	p := &Provider{log: c.Logger, root: c.StateDir, live: map[string]*child{}}
+	p := &Provider{log: c.Logger, root: c.StateDir, live: map[string]*child{}, net: netSettings{lookup: systemLookup}}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
 	}
@@ -107,8 +119,20 @@ func New(c providers.Config) (*Provider, error) {
 				}
 				p.expose = append(p.expose, filepath.Clean(path))
 			}
+		case settingHosts:
+			hosts, err := parseHosts(v)
+			if err != nil {
+				return nil, setting(k + ": " + err.Error())
+			}
+			p.net.hosts = hosts
+		case settingCheckNames:
+			if v != "" && v != "on" && v != "off" {
+				return nil, setting(fmt.Sprintf("%s is %q; it is on or off", k, clip(v)))
+			}
+			p.net.trust = v == "off"
 		default:
-			return nil, setting(fmt.Sprintf("unknown setting %q; there are %s and %s", clip(k), settingCgroupParent, settingExpose))
+			return nil, setting(fmt.Sprintf("unknown setting %q; there are %s", clip(k),
+				strings.Join([]string{settingCgroupParent, settingCheckNames, settingExpose, settingHosts}, ", ")))
 		}
 	}
 	parent := c.Settings[settingCgroupParent]
@@ -136,9 +160,10 @@ func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error)
 			providers.CapPause: true, providers.CapPorts: true, providers.CapMetrics: true,
 			providers.CapContainer: true, providers.CapDebug: true,
 			providers.CapDiskRate: p.groups().mechanism(limitIO) != "",
+			providers.CapEgressPolicy: true, providers.CapNetworkLog: true,
 		},
 		Lifetime: providers.LifetimeRange{Min: minLifetime, Default: defaultLifetime},
-		Networks: []string{netNone, netLoopback, netHost},
+		Networks: []string{netNone, netLoopback, netHost, netList},
 	}, nil
 }
 

@@ -110,13 +110,17 @@ func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixCo
 	if err := l.send(control); err != nil {
 		return l.lost(ctx, p, err)
 	}
-	r, err := readReply(control)
+	r, listeners, err := readReply(control)
 	if err != nil {
-		return l.lost(ctx, p, err)
+		err = l.lost(ctx, p, err)
+	} else if r.Step != "" {
+		err = l.host.explain(r.Step, r.Errno, r.Errno)
 	}
-	if r.Step != "" {
-		return l.host.explain(r.Step, r.Errno, r.Errno)
+	if err != nil {
+		closeListeners(listeners)
+		return err
 	}
+	p.listeners = listeners
 	return nil
 }
 
@@ -181,17 +185,47 @@ func controlPair() (*net.UnixConn, *os.File, error) {
 	return c.(*net.UnixConn), theirs, nil
 }
 
-func readReply(r io.Reader) (nsinit.Reply, error) {
-	var h [nsinit.HeaderSize]byte
-	if _, err := io.ReadFull(r, h[:]); err != nil {
-		return nsinit.Reply{}, err
+// readReply reads what init says, and before that the listeners that it hands
+// out, which are the caller's also when there is an error.
+func readReply(c *net.UnixConn) (_ nsinit.Reply, listeners []netListener, err error) {
+	oob := make([]byte, unix.CmsgSpace(4))
+	for {
+		var h [nsinit.HeaderSize]byte
+		n, oobn, _, _, err := c.ReadMsgUnix(h[:], oob)
+		if err == nil && n == 0 {
+			err = io.EOF
+		}
+		if err == nil {
+			_, err = io.ReadFull(c, h[n:])
+		}
+		if err != nil {
+			return nsinit.Reply{}, listeners, err
+		}
+		size, isFile := nsinit.FileSize(h[:])
+		if !isFile {
+			r, err := readReplyBody(c, h[:])
+			return r, listeners, err
+		}
+		f, err := sentFile(oob[:oobn])
+		if err != nil {
+			return nsinit.Reply{}, listeners, err
+		}
+		name := make([]byte, size)
+		if _, err := io.ReadFull(c, name); err != nil {
+			f.Close()
+			return nsinit.Reply{}, listeners, err
+		}
+		listeners = append(listeners, netListener{string(name), f})
 	}
-	n, ok := nsinit.ReplySize(h[:])
+}
+
+func readReplyBody(c io.Reader, header []byte) (nsinit.Reply, error) {
+	n, ok := nsinit.ReplySize(header)
 	if !ok {
 		return nsinit.Reply{}, errors.New("malformed reply")
 	}
 	body := make([]byte, n)
-	if _, err := io.ReadFull(r, body); err != nil {
+	if _, err := io.ReadFull(c, body); err != nil {
 		return nsinit.Reply{}, err
 	}
 	reply, ok := nsinit.DecodeReply(body)
@@ -199,6 +233,22 @@ func readReply(r io.Reader) (nsinit.Reply, error) {
 		return nsinit.Reply{}, errors.New("malformed reply")
 	}
 	return reply, nil
+}
+
+// sentFile takes the one descriptor out of a control message.
+func sentFile(oob []byte) (*os.File, error) {
+	msgs, err := unix.ParseSocketControlMessage(oob)
+	if err != nil || len(msgs) != 1 {
+		return nil, errors.Join(errors.New("a file without a descriptor"), err)
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		return nil, errors.Join(errors.New("a file without a descriptor"), err)
+	}
+	return os.NewFile(uintptr(fds[0]), "listener"), nil
 }
 
 // processStart is field 22 of /proc/PID/stat (proc_pid_stat(5)).

@@ -427,6 +427,9 @@ func TestFirst(t *testing.T) {
 	}
 	t.Logf("%d packages are initialised before: %q", len(before), before)
 	for _, name := range before {
+		if name == "golang.org/x/net/dns/dnsmessage" { // imports errors alone, and makes errors and tables
+			continue
+		}
 		if name == "os" || name == "net" || strings.Contains(name, ".") {
 			t.Errorf("%s is initialised before", name)
 		}

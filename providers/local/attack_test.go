@@ -78,11 +78,7 @@ func (g *target) run(t *testing.T, user, attack string, args ...string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	env := map[string]string{envRole: "attack", envAttack: attack, envArgs: strings.Join(args, "\n"), "LOCAL_TEST_NETWORK": g.network}
-	if mappingKind() == mapSingle {
-		env["LOCAL_TEST_SINGLE"] = "1"
-	}
-	s, err := c.Start(ctx, &envd.StartOptions{Path: g.program, Env: env, User: user})
+	s, err := c.Start(ctx, &envd.StartOptions{Path: g.program, Env: g.attackEnv(attack, args...), User: user})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +99,15 @@ func (g *target) run(t *testing.T, user, attack string, args ...string) string {
 		out.Write(ev.Stdout)
 		out.Write(ev.Stderr)
 	}
+}
+
+// attackEnv makes the test program an attacker.
+func (g *target) attackEnv(attack string, args ...string) map[string]string {
+	env := map[string]string{envRole: "attack", envAttack: attack, envArgs: strings.Join(args, "\n"), "LOCAL_TEST_NETWORK": g.network}
+	if mappingKind() == mapSingle {
+		env["LOCAL_TEST_SINGLE"] = "1"
+	}
+	return env
 }
 
 // users are those that commands can run as here.
@@ -153,6 +158,7 @@ func TestAttacks(t *testing.T) {
 						{"terminals", nil},
 						{"set-uid", nil},
 						{"machine", []string{h.hostname}},
+						{"limits of init", nil},
 					} {
 						t.Run(c.attack, func(t *testing.T) {
 							if out := g.run(t, user, c.attack, c.args...); out != "" {

@@ -102,7 +102,55 @@ func argRules(debug bool) map[string]argRule {
 	return map[string]argRule{
 		"clone": argClone, "clone3": argClone3, "socket": argSocket, "socketpair": argSocketpair, "ioctl": argIoctl,
 		"personality": func(p *bpfasm.Program) { oneOf(p, personalities) },
+		"prlimit64":   argPrlimit, "setpriority": ownPriority(unix.PRIO_USER), "ioprio_set": ownPriority(3), // IOPRIO_WHO_USER
+		"sched_setscheduler": ownOnly, "sched_setparam": ownOnly, "sched_setattr": ownOnly,
 	}
+}
+
+// Processes of the same user can be reached by their numbers, and init is one
+// of them where a sandbox has one user only: without descriptors, or behind
+// everything else that runs, it would not serve any more.
+func argPrlimit(p *bpfasm.Program) {
+	own, other := p.NewLabel(), p.NewLabel()
+	p.LdLo(0)
+	p.JmpIfTrue(bpf.JumpEqual, 0, own)
+	p.LdLo(2) // the new limit: without one the call reads
+	p.JmpIfTrue(bpf.JumpNotEqual, 0, other)
+	p.LdHi(2)
+	p.JmpIfTrue(bpf.JumpEqual, 0, own)
+	p.SetLabel(other)
+	ret(p, eperm)
+	p.SetLabel(own)
+	ret(p, allow)
+}
+
+// ownOnly allows a call whose first argument, a process, is zero: the caller.
+func ownOnly(p *bpfasm.Program) {
+	p.LdLo(0)
+	zero(p)
+}
+
+// ownPriority is for calls whose first argument says what the second names: not
+// all processes of a user.
+func ownPriority(user uint32) argRule {
+	return func(p *bpfasm.Program) {
+		one := p.NewLabel()
+		p.LdLo(0)
+		p.JmpIfTrue(bpf.JumpNotEqual, user, one)
+		ret(p, eperm)
+		p.SetLabel(one)
+		p.LdLo(1)
+		zero(p)
+	}
+}
+
+// zero allows when what was loaded is zero.
+func zero(p *bpfasm.Program) {
+	yes := p.NewLabel()
+	p.JmpIfTrue(bpf.JumpEqual, 0, yes)
+	ret(p, eperm)
+	p.SetLabel(yes)
+	ret(p, allow)
 }
 
 func argClone(p *bpfasm.Program) {
@@ -372,6 +420,13 @@ func TestFilterVerdicts(t *testing.T) {
 			{"socketpair", []uint64{unix.AF_UNIX}, allow}, {"socketpair", []uint64{unix.AF_TIPC}, eafnosupp},
 			{"ioctl", []uint64{0, unix.TIOCSTI}, eperm}, {"ioctl", []uint64{0, 1<<32 | unix.TIOCSTI}, eperm},
 			{"ioctl", []uint64{0, tioclinux}, eperm}, {"ioctl", []uint64{0, unix.TIOCGWINSZ}, allow},
+			{"prlimit64", []uint64{0, 7, 1}, allow}, {"prlimit64", []uint64{1, 7, 0}, allow}, {"prlimit64", []uint64{1, 7, 0x1000}, eperm},
+			{"prlimit64", []uint64{5, 7, 1 << 32}, eperm}, {"prlimit64", []uint64{1 << 32, 7, 0x1000}, allow},
+			{"setpriority", []uint64{0, 0, 5}, allow}, {"setpriority", []uint64{0, 1, 5}, eperm},
+			{"setpriority", []uint64{2, 0, 5}, eperm}, {"setpriority", []uint64{1, 0, 5}, allow},
+			{"ioprio_set", []uint64{1, 0, 5}, allow}, {"ioprio_set", []uint64{3, 0, 5}, eperm}, {"ioprio_set", []uint64{1, 7, 5}, eperm},
+			{"sched_setscheduler", []uint64{0, 5}, allow}, {"sched_setscheduler", []uint64{1, 5}, eperm},
+			{"sched_setattr", []uint64{1}, eperm}, {"sched_setparam", []uint64{1}, eperm}, {"sched_setaffinity", []uint64{1}, allow},
 			{"personality", []uint64{0x20000}, allow}, {"personality", []uint64{0x40000}, eperm},
 		} {
 			n, ok := info.SyscallNames[c.call]

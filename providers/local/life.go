@@ -25,6 +25,7 @@ type life struct {
 	deadline int64    // CLOCK_BOOTTIME, ns
 	ended    bool     // nothing is granted any more
 	timer    *os.File // timerfd
+	guard    *guard   // told of every deadline; may be nil
 }
 
 // newLife starts the clock. CLOCK_BOOTTIME counts the time that the machine
@@ -44,6 +45,11 @@ func newLife(deadline int64, note *os.File, exit func(string)) (*life, error) {
 
 // armLocked sets the timer to the deadline.
 func (l *life) armLocked() error {
+	if l.guard != nil {
+		if err := l.guard.expire(l.deadline); err != nil {
+			return err
+		}
+	}
 	spec := unix.ItimerSpec{Value: unix.NsecToTimespec(max(l.deadline, 1))}
 	return unix.TimerfdSettime(int(l.timer.Fd()), unix.TFD_TIMER_ABSTIME, &spec, nil)
 }

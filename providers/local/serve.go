@@ -89,6 +89,9 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("start the clock: %w", err)
 	}
+	if err := guardInit(in, life, conf); err != nil {
+		return fmt.Errorf("start the guard: %w", err)
+	}
 	go life.run()
 	go life.follow(in.lifeline, conf.Detached)
 

@@ -62,7 +62,7 @@ type fixture struct {
 // can be built; in CI that is a failure.
 func newLocal(t testing.TB, state string) *local.Provider {
 	t.Helper()
-	p, err := local.New(providers.Config{StateDir: state})
+	p, err := local.New(providers.Config{StateDir: state, Settings: map[string]string{"pool": "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -214,7 +214,7 @@ func init() { roles["gateway"] = serveUntilKilled }
 // serveUntilKilled runs a gateway on the state directory in the environment.
 func serveUntilKilled() error {
 	state := os.Getenv("GATEWAY_TEST_STATE")
-	p, err := local.New(providers.Config{StateDir: state})
+	p, err := local.New(providers.Config{StateDir: state, Settings: map[string]string{"pool": "0"}})
 	if err != nil {
 		return err
 	}

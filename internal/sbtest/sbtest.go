@@ -37,6 +37,7 @@ func Main(m *testing.M) int {
 	os.Setenv("SANDBOX_STATE_DIR", dir)
 	os.Setenv("SANDBOX_CONFIG_DIR", filepath.Join(dir, "no-config")) // nor what this user has configured
 	os.Setenv("SANDBOX_ENV_FILE", "none")
+	os.Setenv("SANDBOX_LOCAL_POOL", "0") // what is counted are the sandboxes of the tests
 	provider := os.Getenv(ProviderVariable)
 	if provider == "" {
 		provider = "local"

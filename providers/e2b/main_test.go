@@ -44,7 +44,7 @@ func newLocal(t testing.TB) *local.Provider {
 		t.Fatal(err)
 	}
 	root := t.TempDir()
-	p, err := local.New(providers.Config{StateDir: root, Logger: logger(t)})
+	p, err := local.New(providers.Config{StateDir: root, Logger: logger(t), Settings: map[string]string{"pool": "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

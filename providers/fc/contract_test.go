@@ -45,7 +45,7 @@ func newCloud(t *testing.T, how e2bcloud.Behaviour) *e2bcloud.Cloud {
 	default:
 		t.Fatal(err)
 	}
-	p, err := local.New(providers.Config{StateDir: t.TempDir()})
+	p, err := local.New(providers.Config{StateDir: t.TempDir(), Settings: map[string]string{"pool": "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ package local
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,10 +33,11 @@ func init() {
 const (
 	envState    = "LOCAL_TEST_STATE"
 	envDetached = "LOCAL_TEST_DETACHED"
+	envPool     = "LOCAL_TEST_POOL"
 )
 
 func roleProvider() (*Provider, error) {
-	return New(providers.Config{StateDir: os.Getenv(envState)})
+	return New(providers.Config{StateDir: os.Getenv(envState), Settings: map[string]string{settingPool: cmp.Or(os.Getenv(envPool), "0")}})
 }
 
 // clientRole makes a sandbox, starts a daemon in it, prints its id and waits

@@ -130,7 +130,7 @@ func TestExposeInside(t *testing.T) {
 		t.Skip(err) // the path is too long here
 	}
 	needIsolation(t)
-	p, err := New(providers.Config{StateDir: testRoot(t), Settings: map[string]string{"expose": dir}})
+	p, err := New(providers.Config{StateDir: testRoot(t), Settings: map[string]string{"expose": dir, settingPool: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 
 func openLocal(t *testing.T) *local.Provider {
 	t.Helper()
-	p, err := local.New(providers.Config{StateDir: t.TempDir()})
+	p, err := local.New(providers.Config{StateDir: t.TempDir(), Settings: map[string]string{"pool": "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ var usersInside = []string{defaultUser, "root"}
 // at any point removes what was made. A repetition with the same RequestID
 // returns the same sandbox while it lives, and the reason of its end
 // afterwards; with other parameters it is E2011.
-func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*providers.Sandbox, error) {
+func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (made *providers.Sandbox, err error) {
 	const op = "create sandbox"
 	if ctx.Err() != nil {
 		return nil, cancelled(ctx, op)
@@ -48,6 +49,11 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*pr
 	}
 	defer done()
 	reapStrays()
+	p.pool.enter()
+	defer func() { p.pool.leave(t, order, made != nil) }()
+	if sb, err := p.pool.create(ctx, order); sb != nil || err != nil {
+		return sb, err
+	}
 	var e *entry
 	var lock *os.File
 	for {
@@ -88,6 +94,8 @@ type order struct {
 	groups     []cgroupPlan
 	degraded   []providers.Degradation
 	places     []place
+	exe        *executable
+	poolKey    string // empty: not for a sandbox of the pool
 }
 
 func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*order, error) {
@@ -113,7 +121,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 	if err != nil {
 		return nil, err
 	}
-	o.mapping = can.mapping
+	o.mapping, o.exe = can.mapping, exe
 	if o.User == "" {
 		o.User = defaultUser
 	}
@@ -136,6 +144,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 		return nil, err
 	}
 	o.groups = host.plan(o.id, o.limits.cgroup(host.disks))
+	o.poolKey = p.pool.key(&o.CreateRequest)
 	return o, nil
 }
 
@@ -206,14 +215,20 @@ func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, 
 		return nil, err
 	}
 	b.closeFiles()
-	deadline := b.conf.Deadline
+	return b.complete(ctx, conn)
+}
+
+// complete waits, on the connection that knocked, for the answer of a sandbox
+// that has its purpose, and hands the sandbox over to the provider.
+func (b *builder) complete(ctx context.Context, conn net.Conn) (*providers.Sandbox, error) {
+	p, o := b.p, b.o
 	state := savedState{
 		initID:    newInitID(b.proc.pid, b.proc.startTime),
-		Deadline:  deadline,
+		Deadline:  b.conf.Deadline,
 		Report:    p.report(o, b.proc.report, b.spec.volumes),
 		Artifacts: b.artifacts,
 	}
-	if err := e.save(fileState, state); err != nil {
+	if err := b.e.save(fileState, state); err != nil {
 		return nil, err
 	}
 	if err := answered(ctx, conn); err != nil {
@@ -230,7 +245,7 @@ func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, 
 	}
 	sb := &providers.Sandbox{
 		ID: o.id, Provider: Name, Template: o.Template, State: providers.StateRunning,
-		CreatedAt: b.saved.CreatedAt, ExpiresAt: wallTime(deadline), Metadata: b.saved.Metadata,
+		CreatedAt: b.saved.CreatedAt, ExpiresAt: wallTime(b.conf.Deadline), Metadata: b.saved.Metadata,
 		Resources: b.saved.Resources, Data: p.endpoint(o.id, providers.Secret(b.conf.Token)),
 		Artifacts: b.artifacts, DefaultUser: o.User, RuntimeVersion: version.Envd,
 	}
@@ -247,6 +262,8 @@ type builder struct {
 	e *entry
 	o *order
 
+	spare     bool          // for the pool: nobody has asked for it yet
+	handover  *net.UnixConn // where init of a spare waits for its purpose
 	saved     savedConfig
 	conf      serveConfig
 	spec      *launchSpec
@@ -277,6 +294,9 @@ func (b *builder) closeFiles() {
 func (b *builder) undo() error {
 	if b.lifeline != nil {
 		b.lifeline.Close()
+	}
+	if b.handover != nil {
+		b.handover.Close()
 	}
 	if b.proc != nil { // nobody can have paused it
 		closeListeners(b.proc.listeners)
@@ -311,13 +331,8 @@ func (b *builder) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.saved = savedConfig{
-		ID: o.id, Request: o.digest, Template: o.Template, CreatedAt: time.Now().Round(0), Metadata: o.Metadata,
-		Resources: providers.Resources{CPUMilli: o.limits.cpuMilli, MemoryMiB: o.limits.memory >> 20,
-			DiskMiB: o.limits.scratch >> 20, Processes: o.limits.processes,
-			DiskRead: o.limits.diskRead, DiskWrite: o.limits.diskWrite},
-		Detached: o.Detached, User: o.User, Cgroups: planDirs(o.groups), Block: -1,
-	}
+	b.saved = savedConfig{ID: o.id, Cgroups: planDirs(o.groups), Block: -1}
+	b.setPurpose()
 	lease := (*os.File)(nil)
 	if o.mapping == mapBlock {
 		if b.saved.Block, lease, err = leaseBlock(b.t.ids); err != nil {
@@ -325,17 +340,15 @@ func (b *builder) prepare(ctx context.Context) error {
 		}
 		b.keep(lease)
 	}
-	if err := b.e.save(fileConfig, b.saved); err != nil {
+	if err := b.saveConfig(); err != nil {
 		return err
 	}
 	volumes, err := b.openVolumes()
 	if err != nil {
 		return err
 	}
-	b.conf = serveConfig{
-		ID: o.id, Token: randomText(32), Env: o.Env, User: o.User, WorkDir: o.WorkDir,
-		Detached: o.Detached, Deadline: bootAfter(o.Lifetime), CPUMilli: o.limits.cpuMilli, Memory: o.limits.memory,
-	}
+	b.conf.ID, b.conf.Token = o.id, randomText(32)
+	b.conf.CPUMilli, b.conf.Memory = o.limits.cpuMilli, o.limits.memory
 	if err := b.e.dir.write(fileToken, []byte(b.conf.Token)); err != nil {
 		return err
 	}
@@ -346,7 +359,6 @@ func (b *builder) prepare(ctx context.Context) error {
 		debug: o.Debug, lock: b.files[0], cpus: o.limits.affinity(),
 	}
 	b.conf.Writable = b.spec.writable()
-	b.conf.Env = o.allow.environment(b.conf.Env)
 	if err := b.openFiles(lease); err != nil {
 		return err
 	}
@@ -355,6 +367,26 @@ func (b *builder) prepare(ctx context.Context) error {
 	}
 	b.spec.config, err = json.Marshal(b.conf)
 	return err
+}
+
+// setPurpose fills in what does not shape the construction.
+func (b *builder) setPurpose() {
+	o := b.o
+	b.saved.Request, b.saved.Template, b.saved.CreatedAt, b.saved.Metadata = o.digest, o.Template, time.Now().Round(0), o.Metadata
+	b.saved.Resources = providers.Resources{CPUMilli: o.limits.cpuMilli, MemoryMiB: o.limits.memory >> 20,
+		DiskMiB: o.limits.scratch >> 20, Processes: o.limits.processes,
+		DiskRead: o.limits.diskRead, DiskWrite: o.limits.diskWrite}
+	b.saved.Detached, b.saved.User = o.Detached, o.User
+	b.conf.purpose = purpose{Env: o.allow.environment(o.Env), User: o.User, WorkDir: o.WorkDir, Detached: o.Detached, Deadline: bootAfter(o.Lifetime)}
+}
+
+// saveConfig writes down what there is to remove. The file of a sandbox of the
+// pool has another name, by which nobody finds the sandbox.
+func (b *builder) saveConfig() error {
+	if b.spare {
+		return b.e.save(fileSpare, b.saved)
+	}
+	return b.e.save(fileConfig, b.saved)
 }
 
 func (b *builder) addArtifacts(ctx context.Context) ([]bind, error) {
@@ -410,6 +442,12 @@ func (b *builder) openFiles(lease *os.File) error {
 		b.lifeline = os.NewFile(uintptr(p[1]), "lifeline")
 		return os.NewFile(uintptr(p[0]), "lifeline"), nil
 	})
+	if b.spare {
+		open(&b.spec.handover, func() (theirs *os.File, err error) {
+			b.handover, theirs, err = controlPair()
+			return theirs, err
+		})
+	}
 	b.spec.extra = []*os.File{extraNote: note, extraLease: lease}
 	return err
 }

@@ -20,6 +20,7 @@ import (
 const (
 	fileLock    = "lock"        // held by init for life: free means dead
 	fileConfig  = "config.json" // as created, no secrets; written before anything else exists
+	fileSpare   = "spare.json"  // in the place of config.json, of a sandbox that waits in a pool
 	fileState   = "state.json"  // written when the sandbox is ready
 	fileRuntime = "rt.sock"
 	fileControl = "ctl.sock"

@@ -61,6 +61,9 @@ func (t *tree) remove(e *entry, record bool) error {
 	var conf savedConfig
 	var state savedState
 	confErr := e.load(fileConfig, &conf)
+	if errors.Is(confErr, fs.ErrNotExist) {
+		confErr = e.load(fileSpare, &conf)
+	}
 	stateErr := e.load(fileState, &state)
 
 	// The lock is free a moment before the kernel has ended the other

@@ -26,6 +26,7 @@ const (
 	fdControl  = "control"
 	fdLock     = "lock"
 	fdLifeline = "lifeline"
+	fdHandover = "handover"
 	fdExtra    = "extra"
 	fdFiles    = "files" // what the sandbox has written
 )
@@ -40,6 +41,7 @@ func takeOver() *inside {
 		lock:     inherited(fdLock),
 		lifeline: inherited(fdLifeline),
 		files:    inherited(fdFiles),
+		handover: inherited(fdHandover),
 		ready:    ready,
 	}
 	for i := 0; ; i++ {

@@ -41,6 +41,7 @@ type launchSpec struct {
 	control  *os.File // unix listener of the life-cycle protocol
 	lock     *os.File // flocked; init keeps it for life
 	lifeline *os.File // nil: detached. End of file: the client is gone
+	handover *os.File // nil: config is complete. Else init waits there, when it is ready, for its purpose
 	log      *os.File // stdout and stderr of init; nil: /dev/null
 	extra    []*os.File
 	config   []byte // opaque; comes out of inside.config
@@ -105,6 +106,7 @@ type inside struct {
 	lock     *os.File
 	lifeline *os.File // nil: detached
 	files    *os.File // directory of what the sandbox has written
+	handover *os.File // nil: the configuration is complete
 	extra    []*os.File
 
 	// spawn starts a program from the one thread that has an empty bounding
@@ -210,6 +212,7 @@ func (l *launcher) give(control *os.File) {
 	l.name(fdControl, s.control)
 	l.name(fdLock, s.lock)
 	l.name(fdLifeline, s.lifeline)
+	l.name(fdHandover, s.handover)
 	for i, f := range s.extra {
 		l.name(fdExtra+strconv.Itoa(i), f)
 	}

@@ -63,6 +63,7 @@ type Provider struct {
 	net    netSettings
 	groups func() *cgroupHost
 	warn   sync.Once // the first degraded creation logs one line
+	pool   *pool
 
 	openMu sync.Mutex
 	tree   *tree  // guarded by openMu until it is set; then it does not change
@@ -102,6 +103,7 @@ func New(c providers.Config) (*Provider, error) {
 	if !filepath.IsAbs(p.root) {
 		return nil, setting(fmt.Sprintf("state directory %q is not absolute", clip(p.root)))
 	}
+	p.pool = newPool(p, defaultPool)
 	for _, k := range slices.Sorted(maps.Keys(c.Settings)) {
 		v := c.Settings[k]
 		switch k {
@@ -130,9 +132,16 @@ func New(c providers.Config) (*Provider, error) {
 				return nil, setting(fmt.Sprintf("%s is %q; it is on or off", k, clip(v)))
 			}
 			p.net.trust = v == "off"
+		case settingPool:
+			n, err := parsePool(v)
+			if err != nil {
+				return nil, err
+			}
+			p.pool.size = n
+		case "user_agent": // sandboxfn gives it to every provider that has settings
 		default:
 			return nil, setting(fmt.Sprintf("unknown setting %q; there are %s", clip(k),
-				strings.Join([]string{settingCgroupParent, settingCheckNames, settingExpose, settingHosts}, ", ")))
+				strings.Join([]string{settingCgroupParent, settingCheckNames, settingExpose, settingHosts, settingPool}, ", ")))
 		}
 	}
 	parent := c.Settings[settingCgroupParent]
@@ -224,6 +233,7 @@ func (p *Provider) GC(ctx context.Context) error {
 		return err
 	}
 	defer done()
+	p.pool.drain()
 	err = p.collect(ctx)
 	p.groups().tidy()
 	return err
@@ -236,6 +246,7 @@ func (p *Provider) Close() error {
 	p.closed = true
 	live := slices.Collect(maps.Values(p.live))
 	p.mu.Unlock()
+	p.pool.close()
 	for _, c := range live {
 		c.letGo(p.tree) // set: a sandbox was made
 	}
@@ -294,6 +305,10 @@ func (t *tree) living(ctx context.Context, op, id string) (*entry, error) {
 	e, err := t.openEntry(id)
 	if err != nil {
 		return nil, t.settle(ctx, op, id)
+	}
+	if e.pooled() {
+		e.close()
+		return nil, t.gone(op, id)
 	}
 	return e, nil
 }

@@ -41,7 +41,7 @@ func needIsolation(t testing.TB) {
 func openProvider(t testing.TB, root string) *Provider {
 	t.Helper()
 	needIsolation(t)
-	p, err := New(providers.Config{StateDir: root, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))})
+	p, err := New(providers.Config{StateDir: root, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)), Settings: map[string]string{settingPool: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -549,7 +549,7 @@ func TestSettings(t *testing.T) {
 }
 
 func TestCapabilities(t *testing.T) {
-	p, err := New(providers.Config{StateDir: testRoot(t)})
+	p, err := New(providers.Config{StateDir: testRoot(t), Settings: map[string]string{settingPool: "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

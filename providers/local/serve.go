@@ -26,19 +26,25 @@ import (
 // serveConfig is what init needs to know to serve. It travels over the socket
 // of the construction and is never in a file, argument or environment.
 type serveConfig struct {
-	ID           string            `json:"id"`
-	Token        string            `json:"token"`
-	Env          map[string]string `json:"env,omitempty"`
-	User         string            `json:"user"`
-	WorkDir      string            `json:"work_dir,omitempty"`
-	Detached     bool              `json:"detached"`
-	Deadline     int64             `json:"deadline"`                // CLOCK_BOOTTIME, ns
-	SampleMemory int64             `json:"sample_memory,omitempty"` // bytes; zero: a control group limits memory
-	CPUMilli     int64             `json:"cpu_milli,omitempty"`     // limit, thousandths of a processor; zero: none
-	Memory       int64             `json:"memory,omitempty"`        // limit, bytes; zero: none
-	Groups       []string          `json:"groups,omitempty"`        // kinds of the files of control groups
-	Writable     []string          `json:"writable,omitempty"`      // paths beside those of every sandbox
-	Freezer      string            `json:"freezer"`                 // as in the report
+	ID           string   `json:"id"`
+	Token        string   `json:"token"`
+	SampleMemory int64    `json:"sample_memory,omitempty"` // bytes; zero: a control group limits memory
+	CPUMilli     int64    `json:"cpu_milli,omitempty"`     // limit, thousandths of a processor; zero: none
+	Memory       int64    `json:"memory,omitempty"`        // limit, bytes; zero: none
+	Groups       []string `json:"groups,omitempty"`        // kinds of the files of control groups
+	Writable     []string `json:"writable,omitempty"`      // paths beside those of every sandbox
+	Freezer      string   `json:"freezer"`                 // as in the report
+	purpose
+}
+
+// purpose is the part of the configuration that a sandbox of the pool learns
+// when it is given out. Nothing of it shapes the construction.
+type purpose struct {
+	Env      map[string]string `json:"env,omitempty"`
+	User     string            `json:"user"`
+	WorkDir  string            `json:"work_dir,omitempty"`
+	Detached bool              `json:"detached"`
+	Deadline int64             `json:"deadline"` // CLOCK_BOOTTIME, ns
 }
 
 // Positions in launchSpec.extra: the note of the end, the lease of the block of
@@ -81,6 +87,15 @@ func serveInside(in *inside, log *slog.Logger) error {
 		return err
 	}
 	pause := &pauser{freezer: frost}
+	spawn, err := groupSpawner(in, groups)
+	if err != nil {
+		return err
+	}
+	if in.handover != nil {
+		if err := in.awaitPurpose(&conf); err != nil {
+			return err
+		}
+	}
 	life, err := newLife(conf.Deadline, in.extra[extraNote], func(why string) {
 		log.Info("sandbox ends", "why", why)
 		frost.end()
@@ -105,10 +120,6 @@ func serveInside(in *inside, log *slog.Logger) error {
 	}
 	go serveControl(control, &controller{token: conf.Token, life: life, pause: pause, log: log})
 
-	spawn, err := groupSpawner(in, groups)
-	if err != nil {
-		return err
-	}
 	srv, err := server.New(&server.Options{
 		Token:           conf.Token,
 		Env:             sandboxEnv(conf),
@@ -130,8 +141,10 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("runtime socket: %w", err)
 	}
-	if err := in.ready(nil); err != nil {
-		return err
+	if in.handover == nil {
+		if err := in.ready(nil); err != nil {
+			return err
+		}
 	}
 	err = srv.Serve(l)
 	// A file that is collected is closed: the lock and the lease, which say that

@@ -205,7 +205,7 @@ type daemon struct {
 // needSandbox skips the test where no sandbox can be built; in CI it fails.
 func needSandbox(t *testing.T) {
 	t.Helper()
-	p, err := local.New(providers.Config{StateDir: t.TempDir()})
+	p, err := local.New(providers.Config{StateDir: t.TempDir(), Settings: map[string]string{"pool": "0"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,7 +22,7 @@ func main() {
 
 func run() error {
 	ctx := context.Background()
-	p, err := local.New(providers.Config{StateDir: os.Args[1]})
+	p, err := local.New(providers.Config{StateDir: os.Args[1], Settings: map[string]string{"pool": "0"}})
 	if err != nil {
 		return err
 	}

@@ -118,10 +118,14 @@ func findCgroups(parent, root string) *cgroupHost {
 
 // findUnified looks for the nearest group, from dir up to the root of what we
 // can see, in which groups with limits can be made. Our own group usually
-// cannot have any: it holds processes.
+// cannot have any: it holds processes. Controllers are switched on only in groups
+// that are ours to change.
 func (h *cgroupHost) findUnified(m cgroupMount, dir string, fixed bool) {
 	for {
-		ok := h.useUnified(dir, fixed || dir == m.own)
+		ok := h.useUnified(dir, fixed || dir == m.own || delegatedTo(dir))
+		if !ok && dir == m.own && markedDelegate(dir) && stepAside(dir) == nil {
+			ok = h.useUnified(dir, true)
+		}
 		if ok || fixed || dir == m.point || len(dir) <= len(m.point) {
 			return
 		}

@@ -198,7 +198,7 @@ func TestCollectStrays(t *testing.T) {
 	defer cmd.Process.Kill()
 	for _, f := range used.files {
 		switch f.kind {
-		case groupTask, groupWork, groupInit:
+		case groupTask, groupWork:
 			if err := writePid(f.File, cmd.Process.Pid); err != nil {
 				t.Fatal(err)
 			}

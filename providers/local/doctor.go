@@ -98,10 +98,14 @@ func (d *diagnosis) users() {
 	default:
 		_, err := subidTools()
 		detail := "sandboxes have the one user " + defaultUser
+		remedy := subidRemedy()
 		if err != nil {
 			detail += ": " + err.Error()
 		}
-		d.worse("users", detail, subidRemedy())
+		if errors.Is(err, errNoNewPrivs) {
+			remedy = "start the program without no_new_privs (systemd: NoNewPrivileges=no; docker: without --security-opt no-new-privileges), or run as root"
+		}
+		d.worse("users", detail, remedy)
 	}
 }
 
@@ -127,13 +131,21 @@ var groupFindings = []struct{ limit, otherwise string }{
 func (d *diagnosis) groups() {
 	h := d.p.groups()
 	defer h.tidy()
+	first := "" // whose remedy is that of the others
+	advice := func(limit string) string {
+		if first != "" {
+			return "as for " + first
+		}
+		first = limit
+		return groupAdvice()
+	}
 	for _, g := range groupFindings {
 		at := h.at[g.limit]
 		switch {
 		case at.version == 0 && g.limit == limitIO:
-			d.info(g.limit, h.why[g.limit]+"; "+g.otherwise, groupAdvice())
+			d.info(g.limit, h.why[g.limit]+"; "+g.otherwise, advice(g.limit))
 		case at.version == 0:
-			d.worse(g.limit, h.why[g.limit]+"; "+g.otherwise, groupAdvice())
+			d.worse(g.limit, h.why[g.limit]+"; "+g.otherwise, advice(g.limit))
 		case at.version == 1 && g.limit == limitIO:
 			d.info(g.limit, "control groups of version 1 at "+at.parent+": what programs write through the cache is not limited", "use a system with control groups of version 2 only")
 		default:
@@ -167,16 +179,22 @@ func delegation(mounts []cgroupMount, program string, uid, gid int) string {
 	} else {
 		b.WriteString("as root: ")
 	}
-	var points []string
+	user := strconv.Itoa(uid)
+	var points, trees []string
 	for _, m := range mounts {
-		dir := filepath.Join(m.point, "sandbox-"+strconv.Itoa(uid))
-		points = append(points, dir)
+		dir := filepath.Join(m.point, "sandbox-"+user)
+		if points = append(points, dir); m.version == 2 {
+			trees = append(trees, dir)
+			if unified {
+				fmt.Fprintf(&b, "echo +memory +pids +cpu +io > %s/cgroup.subtree_control; ", m.point)
+			}
+		}
 	}
-	fmt.Fprintf(&b, "for d in %s; do mkdir -p $d/run; chown %d:%d $d $d/* $d/run/*; done", strings.Join(points, " "), uid, gid)
-	for _, dir := range points {
-		fmt.Fprintf(&b, "; echo SHELL_PID > %s/run/cgroup.procs", dir)
+	fmt.Fprintf(&b, "for d in %s; do mkdir -p $d; for f in . cgroup.procs cgroup.threads cgroup.subtree_control tasks; do test -e $d/$f && chown %d:%d $d/$f; done; done", strings.Join(points, " "), uid, gid)
+	for _, dir := range trees {
+		fmt.Fprintf(&b, "; mkdir -p %s/run; chown -R %d:%d %s/run; echo SHELL > %s/run/cgroup.procs", dir, uid, gid, dir, dir)
 	}
-	fmt.Fprintf(&b, ", where SHELL_PID is the shell that starts the program, and set the provider's setting cgroup_parent to /sandbox-%d; or run as root", uid)
+	fmt.Fprintf(&b, "; where SHELL is the number of the shell that starts the program; then set cgroup_parent of the provider to /sandbox-%d. Or run as root", uid)
 	return b.String()
 }
 

@@ -169,7 +169,7 @@ func newTestID() string { return randomText(idLength) }
 func TestDelegation(t *testing.T) {
 	one := []cgroupMount{{version: 2, point: "/sys/fs/cgroup", own: "/sys/fs/cgroup/user.slice/x.scope"}}
 	text := delegation(one, "mytool", 1000, 1000)
-	for _, s := range []string{"systemd-run --user --scope -p Delegate=yes mytool", "/sys/fs/cgroup/sandbox-1000", "chown 1000:1000", "cgroup_parent", "providers/local/systemd"} {
+	for _, s := range []string{"systemd-run --user --scope -p Delegate=yes mytool", "/sys/fs/cgroup/sandbox-1000", "chown 1000:1000", "cgroup_parent", "subtree_control", "providers/local/systemd"} {
 		if !strings.Contains(text, s) {
 			t.Errorf("%q is not in %s", s, text)
 		}

@@ -122,3 +122,19 @@ func TestLeaseTakesOver(t *testing.T) {
 		t.Errorf("block %d has a holder", n)
 	}
 }
+
+func TestIDRangeWithin(t *testing.T) {
+	r := idRange{100000, 65535}
+	for text, want := range map[string]bool{
+		"         0          0 4294967295\n": true,
+		"      1001       1001          1\n": false,
+		"0 1000 1\n1 100000 65536\n":         false,
+		"0 1000 1\n100000 1 65535\n":         true,
+		"":                                  false,
+		"x y z\n":                           false,
+	} {
+		if got := r.within([]byte(text)); got != want {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}

@@ -5,6 +5,7 @@ package local
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -113,10 +114,16 @@ type subids struct {
 	uids, gids     idRange
 }
 
+// errNoNewPrivs says that programs with a set-uid bit do nothing for us.
+var errNoNewPrivs = errors.New("no_new_privs is set for this program, so that newuidmap cannot help it")
+
 type idRange struct{ start, count int }
 
 func subidTools() (*subids, error) {
 	var s subids
+	if set, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err == nil && set == 1 {
+		return nil, errNoNewPrivs
+	}
 	var err error
 	if s.uidmap, err = exec.LookPath("newuidmap"); err != nil {
 		return nil, err
@@ -132,8 +139,35 @@ func subidTools() (*subids, error) {
 	if s.uids, err = subidRange("/etc/subuid", name, id); err != nil {
 		return nil, err
 	}
-	s.gids, err = subidRange("/etc/subgid", name, id)
-	return &s, err
+	if s.gids, err = subidRange("/etc/subgid", name, id); err != nil {
+		return nil, err
+	}
+	for file, r := range map[string]idRange{"/proc/self/uid_map": s.uids, "/proc/self/gid_map": s.gids} {
+		b, err := readProc(file)
+		if err != nil {
+			return nil, err
+		}
+		if !r.within(b) {
+			return nil, fmt.Errorf("the sub-ids from %d on are not mapped in the user namespace of this program", r.start)
+		}
+	}
+	return &s, nil
+}
+
+// within reports whether a map, as user_namespaces(7) shows it, has all of r.
+func (r idRange) within(idMap []byte) bool {
+	for line := range strings.Lines(string(idMap)) {
+		f := strings.Fields(line)
+		if len(f) != 3 {
+			continue
+		}
+		start, err1 := strconv.Atoi(f[0])
+		count, err2 := strconv.Atoi(f[2])
+		if err1 == nil && err2 == nil && start <= r.start && r.start+r.count <= start+count {
+			return true
+		}
+	}
+	return false
 }
 
 // subidRange finds the largest range of a user in subuid(5).

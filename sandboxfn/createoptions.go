@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/agent-sandbox/sandbox-go/internal/netrule"
 	"github.com/agent-sandbox/sandbox-go/providers"
 )
 
@@ -310,26 +311,33 @@ func (c *optionCheck) requestID(id string) {
 
 // parseNetwork reads a mode or a list. The second result says what is wrong.
 func parseNetwork(s string) (*providers.NetworkPolicy, string) {
-	switch s = strings.TrimSpace(s); s {
-	case "":
+	modes := []string{"none", "loopback", "host", "all"}
+	if s = strings.TrimSpace(s); s == "" {
 		return nil, ""
-	case "none", "loopback", "host", "all":
+	}
+	if slices.Contains(modes, s) {
 		return &providers.NetworkPolicy{Mode: s}, ""
 	}
-	p := &providers.NetworkPolicy{Mode: "list"}
+	var items []string
 	for item := range strings.SplitSeq(s, ",") {
 		item = strings.TrimSpace(item)
 		switch {
 		case item == "":
 			return nil, "an entry of the list is empty"
-		case slices.Contains([]string{"none", "loopback", "host", "all"}, item):
+		case slices.Contains(modes, item):
 			return nil, item + " cannot be part of a list"
-		case strings.ContainsAny(item, " \t\r\n\x00"):
-			return nil, "an entry holds white space"
 		case !strings.ContainsAny(item, ".:") && item != "localhost":
-			return nil, quoted(item) + " is neither a mode (none, loopback, host, all) nor an address"
+			return nil, quoted(item) + " is neither a mode (none, loopback, host, all) nor an address; a host of this name is written with a dot at its end"
 		}
-		p.Allow = append(p.Allow, item)
+		items = append(items, item)
+	}
+	rules, err := netrule.ParseList(items)
+	if err != nil {
+		return nil, err.Error()
+	}
+	p := &providers.NetworkPolicy{Mode: "list"}
+	for _, r := range rules {
+		p.Allow = append(p.Allow, r.String())
 	}
 	return p, ""
 }

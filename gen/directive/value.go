@@ -7,7 +7,6 @@ import (
 	"go/token"
 	"math"
 	"math/big"
-	"net/netip"
 	"path"
 	"reflect"
 	"regexp"
@@ -19,6 +18,8 @@ import (
 	"unicode"
 
 	"github.com/go-playground/validator/v10"
+
+	"github.com/agent-sandbox/sandbox-go/internal/netrule"
 )
 
 // notA says what is wrong with a value that is not of an option's type.
@@ -282,7 +283,6 @@ var (
 	imageForm = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*(:[0-9]+)?/)?` +
 		`[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*` +
 		`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@[A-Za-z][A-Za-z0-9]*([-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,})?$`)
-	hostForm = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
 )
 
 // IsVariable reports whether name can be that of a variable that a sandbox gets.
@@ -441,22 +441,8 @@ func worst(errs ...error) error {
 	return large
 }
 
-// isHost accepts host, host:port, address, [address]:port and CIDR.
+// isHost accepts the rules of package netrule.
 func isHost(s string) bool {
-	if _, err := netip.ParsePrefix(s); err == nil {
-		return true
-	}
-	if _, err := netip.ParseAddr(s); err == nil {
-		return true
-	}
-	if _, err := netip.ParseAddrPort(s); err == nil {
-		return true
-	}
-	host, port, hasPort := strings.Cut(s, ":")
-	if hasPort {
-		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-			return false
-		}
-	}
-	return len(host) <= 253 && hostForm.MatchString(host)
+	_, err := netrule.Parse(s)
+	return err == nil
 }

@@ -56,7 +56,7 @@ var rules = []rule{
 	{pkg: "internal/envd", project: []string{errdefs, "internal/pb/...", "internal/redact"}, foreign: []string{connect, protobuf, "github.com/klauspost/compress"}},
 	{pkg: "internal/config", project: []string{errdefs, "internal/redact"}, foreign: []string{"github.com/pelletier/go-toml/v2"}},
 	{pkg: "internal/api", project: []string{errdefs, "internal/redact", "internal/version"}},
-	{pkg: "internal/gateway", project: []string{errdefs, "providers", "providers/local", "internal/envd", "internal/api", "internal/redact", "internal/version"},
+	{pkg: "internal/gateway", project: []string{errdefs, "providers", "providers/local", "internal/envd", "internal/api", "internal/netrule", "internal/redact", "internal/version"},
 		foreign: []string{"github.com/gorilla/mux", xsys}},
 	{pkg: "internal/fakes/...", project: []string{errdefs, "providers", "providers/local", "runtime/...", "internal/..."}, foreign: []string{"github.com/gorilla/mux", xsys}},
 	{pkg: "internal/layertar", foreign: []string{xsys}},
@@ -67,7 +67,7 @@ var rules = []rule{
 	{pkg: "providers/local", project: []string{
 		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/version", "internal/envd", "internal/netrule",
 	}, foreign: []string{xsys, "golang.org/x/net/dns/dnsmessage"}},
-	{pkg: "providers/e2b", project: []string{"providers", errdefs, "internal/api", "internal/envd", "internal/redact", "internal/version"}},
+	{pkg: "providers/e2b", project: []string{"providers", errdefs, "internal/api", "internal/envd", "internal/netrule", "internal/redact", "internal/version"}},
 	{pkg: "providers/fc", project: []string{"providers", "providers/e2b", errdefs, "internal/api", "internal/redact"}},
 	{pkg: "providers/providertest", project: []string{"providers", errdefs, "internal/envd", "sandboxfn"}},
 	{pkg: "sandboxfn/worker", project: []string{errdefs, "internal/frame", "internal/envelope"}},
@@ -76,11 +76,11 @@ var rules = []rule{
 	{pkg: "sandboxfn/sandboxtest", project: []string{"sandboxfn", errdefs, "sandboxfn/worker", "internal/frame", "internal/envelope", "internal/artifact"}, foreign: []string{xsys}},
 	{pkg: "sandboxfn", project: []string{
 		errdefs, "sandboxfn/worker", "providers", "providers/local", "providers/e2b", "providers/fc",
-		"internal/config", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/version",
+		"internal/config", "internal/netrule", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/version",
 	}, foreign: []string{connect, protobuf, "github.com/klauspost/compress"}},
 	{pkg: "runtime/cmd/...", project: []string{"providers", "providers/local", "runtime/...", errdefs, "internal/version", "internal/gateway"}},
 	{pkg: "runtime/...", project: []string{errdefs, "internal/pb/...", "internal/version", "runtime/..."}, foreign: []string{connect, protobuf, xsys, "github.com/creack/pty"}},
-	{pkg: "gen/directive", foreign: []string{"github.com/go-playground/validator/v10"}},
+	{pkg: "gen/directive", project: []string{"internal/netrule"}, foreign: []string{"github.com/go-playground/validator/v10"}},
 	// dep.go is never built; it names what generated code imports, so that a module with the tool has the sums of it.
 	{pkg: "gen/cmd/sandboxgen", project: []string{"gen", "gen/directive", "internal/version", "sandboxfn", "sandboxfn/validate"}},
 	{pkg: "gen/cmd/...", project: []string{"gen", "gen/directive", "gen/vet", "internal/version"}},

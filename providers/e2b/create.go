@@ -17,6 +17,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/agent-sandbox/sandbox-go/internal/api"
+	"github.com/agent-sandbox/sandbox-go/internal/netrule"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -210,21 +211,36 @@ func (p *Provider) network(body *api.NewSandbox, n *providers.NetworkPolicy) err
 	case !p.profile.EgressLists:
 		return p.cannot(opCreate, "restrict the network to a list", `use "none" or "all"`)
 	}
-	for _, a := range n.Allow {
-		if hasPort(a) {
-			return p.cannot(opCreate, fmt.Sprintf("restrict the network to a port, as in %q", clip(a)), "leave the port out")
+	rules, err := netrule.ParseList(n.Allow)
+	if err != nil {
+		return errdefs.New("E2011", opCreate, err.Error())
+	}
+	allow := make([]string, len(rules))
+	for i, r := range rules {
+		if allow[i], err = p.allowed(r); err != nil {
+			return err
 		}
 	}
-	body.Network = &api.Network{AllowOut: slices.Clone(n.Allow), DenyOut: []string{"0.0.0.0/0"}}
+	body.Network = &api.Network{AllowOut: allow, DenyOut: []string{"0.0.0.0/0"}}
 	return nil
 }
 
-// hasPort tells "host:80" and "10.0.0.0/8:80" from an address of IPv6.
-func hasPort(a string) bool {
-	if strings.Contains(a, "]") {
-		return !strings.HasSuffix(a, "]")
+// allowed is a rule as the service spells it, which knows no ports: a name is
+// looked for in HTTP on port 80 and TLS on port 443, and an address is open on
+// every port.
+func (p *Provider) allowed(r netrule.Rule) (string, error) {
+	switch {
+	case r.IsName() && r.Port == 0 && !r.Every:
+		return r.String(), nil
+	case r.IsName():
+		return "", p.cannot(opCreate, fmt.Sprintf("open other ports of a name than 80 and 443, as in %q", r), "leave the port out")
+	case r.Every:
+		host, _ := strings.CutSuffix(r.String(), ":*")
+		return strings.Trim(host, "[]"), nil
 	}
-	return strings.Count(a, ":") == 1
+	every := r
+	every.Port, every.Every = 0, true
+	return "", p.cannot(opCreate, fmt.Sprintf("restrict addresses to a port, as in %q", r), fmt.Sprintf("to open every port write %q", every))
 }
 
 // make sends the creation. An answer that was lost is looked up.

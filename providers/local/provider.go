@@ -168,7 +168,7 @@ func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error)
 			providers.CapDetached: true, providers.CapMetadataFilter: true, providers.CapVolumes: true,
 			providers.CapPause: true, providers.CapPorts: true, providers.CapMetrics: true,
 			providers.CapContainer: true, providers.CapDebug: true,
-			providers.CapDiskRate: p.groups().mechanism(limitIO) != "",
+			providers.CapDiskRate:     p.groups().mechanism(limitIO) != "",
 			providers.CapEgressPolicy: true, providers.CapNetworkLog: true,
 		},
 		Lifetime: providers.LifetimeRange{Min: minLifetime, Default: defaultLifetime},

@@ -273,7 +273,7 @@ const (
 
 // Sandbox describes a sandbox at one moment.
 type Sandbox struct {
-	ID, Provider, Template string
+	ID, Provider, Template string // Template is the reference of the image, of one from an image
 	State                  State
 	CreatedAt              time.Time
 	ExpiresAt              time.Time // zero: never

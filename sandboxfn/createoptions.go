@@ -173,6 +173,9 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 		{v.Isolation != "", providers.CapContainer, "a choice of the isolation", "leave Isolation empty"},
 		{v.Scratch == "disk", providers.CapRootView, "a choice of where files are kept", "leave Scratch empty"},
 	} {
+		if want.asked && want.cap == providers.CapImages && provider == "local" {
+			want.hint = "import _ \"github.com/agent-sandbox/sandbox-go/providers/local/image\" in the program, or leave Image empty"
+		}
 		if want.asked && !caps.Set[want.cap] {
 			return providers.CreateRequest{}, lacking(check.op, provider, want.what, want.hint)
 		}

@@ -105,11 +105,11 @@ func TestExposed(t *testing.T) {
 	}
 	home, _ := os.UserHomeDir()
 	for _, p := range []string{"/", "/proc", "/sys", "/dev", "/run", "/var/run", "/boot", "/proc/self", "/run/../run", "/var", "/home", "/tmp", "/etc", home, "/root", state, state + "/boxes", dir, link, "relative", dir + "/none"} {
-		if _, err := exposedView([]string{p}, state); errdefs.CodeOf(err) != "E2011" {
+		if _, err := exposedView([]string{p}, state, false); errdefs.CodeOf(err) != "E2011" {
 			t.Errorf("%s: %v", p, err)
 		}
 	}
-	view, err := exposedView([]string{ok, "/usr/share"}, state)
+	view, err := exposedView([]string{ok, "/usr/share"}, state, false)
 	if err != nil || len(view) != 1 || view[0].source != ok || "/"+view[0].target != ok || !view[0].dir {
 		t.Errorf("%+v, %v", view, err)
 	}

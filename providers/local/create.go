@@ -95,11 +95,13 @@ type order struct {
 	degraded   []providers.Degradation
 	places     []place
 	exe        *executable
-	poolKey    string // empty: not for a sandbox of the pool
+	poolKey    string   // empty: not for a sandbox of the pool
+	root       rootTree // filled in when there is a directory for it
+	asked      string   // User of the request
 }
 
 func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*order, error) {
-	o := &order{CreateRequest: req, id: sandboxID(req.RequestID), digest: requestDigest(req)}
+	o := &order{CreateRequest: req, id: sandboxID(req.RequestID), digest: requestDigest(req), asked: req.User}
 	if err := checkRequest(&o.CreateRequest); err != nil {
 		return nil, err
 	}
@@ -107,7 +109,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 	if err = p.orderNetwork(o); err != nil {
 		return nil, err
 	}
-	if o.places, err = checkPlaces(&o.CreateRequest, p.expose); err != nil {
+	if o.places, err = checkPlaces(&o.CreateRequest, p.exposed(o)); err != nil {
 		return nil, err
 	}
 	if o.limits, err = chooseLimits(req.Resources, machineMemory()); err != nil {
@@ -130,7 +132,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 			Message:    "user " + o.User + " is not available: without newuidmap and sub-ids a sandbox has the user " + defaultUser + " only",
 			Suggestion: "install newuidmap and give yourself sub-ids in /etc/subuid and /etc/subgid, or run as root"}
 	}
-	if !slices.Contains(usersInside, o.User) {
+	if !slices.Contains(usersInside, o.User) && o.Image == "" && o.Root.Dir == "" {
 		return nil, &errdefs.Error{Code: "E3008", Op: "create sandbox",
 			Message:    "a sandbox of provider local has no user " + o.User + "; it has " + strings.Join(usersInside, ", "),
 			Suggestion: "leave User empty for " + defaultUser}
@@ -244,7 +246,7 @@ func (b *builder) complete(ctx context.Context, conn net.Conn) (*providers.Sandb
 		})
 	}
 	sb := &providers.Sandbox{
-		ID: o.id, Provider: Name, Template: o.Template, State: providers.StateRunning,
+		ID: o.id, Provider: Name, Template: o.madeFrom(), State: providers.StateRunning,
 		CreatedAt: b.saved.CreatedAt, ExpiresAt: wallTime(b.conf.Deadline), Metadata: b.saved.Metadata,
 		Resources: b.saved.Resources, Data: p.endpoint(o.id, providers.Secret(b.conf.Token)),
 		Artifacts: b.artifacts, DefaultUser: o.User, RuntimeVersion: version.Envd,
@@ -327,11 +329,14 @@ func (b *builder) undo() error {
 // prepare makes everything that init is given.
 func (b *builder) prepare(ctx context.Context) error {
 	o := b.o
+	if err := b.p.chooseRoot(ctx, b.t, o); err != nil {
+		return err
+	}
 	binds, err := b.addArtifacts(ctx)
 	if err != nil {
 		return err
 	}
-	b.saved = savedConfig{ID: o.id, Cgroups: planDirs(o.groups), Block: -1}
+	b.saved = savedConfig{ID: o.id, Root: o.savedRoot(), Cgroups: planDirs(o.groups), Block: -1}
 	b.setPurpose()
 	lease := (*os.File)(nil)
 	if o.mapping == mapBlock {
@@ -354,7 +359,7 @@ func (b *builder) prepare(ctx context.Context) error {
 	}
 	b.spec = &launchSpec{
 		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network, allow: o.allow,
-		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.expose,
+		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.exposed(o), root: o.root,
 		volumes: volumes, places: o.places, placesOfRoot: o.User == "root",
 		debug: o.Debug, lock: b.files[0], cpus: o.limits.affinity(),
 	}
@@ -372,7 +377,7 @@ func (b *builder) prepare(ctx context.Context) error {
 // setPurpose fills in what does not shape the construction.
 func (b *builder) setPurpose() {
 	o := b.o
-	b.saved.Request, b.saved.Template, b.saved.CreatedAt, b.saved.Metadata = o.digest, o.Template, time.Now().Round(0), o.Metadata
+	b.saved.Request, b.saved.Template, b.saved.CreatedAt, b.saved.Metadata = o.digest, o.madeFrom(), time.Now().Round(0), o.Metadata
 	b.saved.Resources = providers.Resources{CPUMilli: o.limits.cpuMilli, MemoryMiB: o.limits.memory >> 20,
 		DiskMiB: o.limits.scratch >> 20, Processes: o.limits.processes,
 		DiskRead: o.limits.diskRead, DiskWrite: o.limits.diskWrite}

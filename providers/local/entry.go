@@ -43,7 +43,8 @@ type entry struct {
 type savedConfig struct {
 	ID        string              `json:"id"`
 	Request   string              `json:"request,omitempty"` // digest of the request, to recognise a repetition
-	Template  string              `json:"template"`
+	Template  string              `json:"template"`          // or the reference of its image
+	Root      savedRoot           `json:"root,omitzero"`
 	CreatedAt time.Time           `json:"created_at"`
 	Metadata  map[string]string   `json:"metadata,omitempty"`
 	Resources providers.Resources `json:"resources"`

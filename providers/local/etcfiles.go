@@ -26,20 +26,25 @@ func etcFiles(s *launchSpec) []textFile {
 		resolv = hostFile("/etc/resolv.conf", resolv)
 		hosts = hostFile("/etc/hosts", hosts)
 	}
+	net := []textFile{
+		{"etc/hosts", hosts},
+		{"etc/hostname", hostName + "\n"},
+		{"etc/resolv.conf", resolv},
+	}
+	if a := s.root.accounts; a != nil {
+		return append(net, textFile{"etc/passwd", a.passwd()}, textFile{"etc/group", a.group()})
+	}
 	shell := loginShell()
-	return []textFile{
+	return append(net, []textFile{
 		{"etc/passwd", "root:x:0:0:root:/root:" + shell + "\n" +
 			"user:x:1000:1000:user:/home/user:" + shell + "\n" +
 			"nobody:x:65534:65534:nobody:/nonexistent:/usr/sbin/nologin\n"},
 		{"etc/group", "root:x:0:\ntty:x:5:\nuser:x:1000:\nnogroup:x:65534:\n"},
-		{"etc/hosts", hosts},
-		{"etc/hostname", hostName + "\n"},
-		{"etc/resolv.conf", resolv},
 		{"etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files dns\n" +
 			"networks: files\nprotocols: files\nservices: files\n"},
 		// Short, so that a login shell costs what a shell costs.
 		{"etc/profile", "export PATH=\"${PATH:-/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin}\"\numask 022\n"},
-	}
+	}...)
 }
 
 // loginShell is the shell of every user inside.

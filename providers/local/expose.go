@@ -21,8 +21,9 @@ var neverExposed = []string{"/proc", "/sys", "/dev", "/run", "/var/run", "/boot"
 
 // exposedView checks paths that a sandbox is to show as they are on the host.
 // A path that is, holds, or resolves to something that must stay hidden is
-// E2011; state is the tree of the provider's own files, or empty.
-func exposedView(paths []string, state string) ([]viewEntry, error) {
+// E2011; state is the tree of the provider's own files, or empty. Beside a foreign
+// tree nothing of the host is shown anyway.
+func exposedView(paths []string, state string, foreign bool) ([]viewEntry, error) {
 	var view []viewEntry
 	for _, p := range paths {
 		real, err := filepath.EvalSymlinks(p)
@@ -42,7 +43,7 @@ func exposedView(paths []string, state string) ([]viewEntry, error) {
 		if !fi.IsDir() && !fi.Mode().IsRegular() {
 			return nil, errdefs.New("E2011", "create sandbox", "expose "+p+" is refused: it is neither a directory nor a file")
 		}
-		if inView(real) {
+		if !foreign && inView(real) {
 			continue // shown anyway
 		}
 		view = append(view, viewEntry{target: filepath.Clean(p)[1:], source: real, dir: fi.IsDir()})

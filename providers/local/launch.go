@@ -29,6 +29,7 @@ type launchSpec struct {
 	volumes []volume // directories of the host that outlive the sandbox
 	places  []place
 
+	root   rootTree
 	layers []stackLayer // files to start with; the first one lies above the others
 	kept   []string     // places that the layers have, absolute
 
@@ -143,7 +144,7 @@ func launchWith(ctx context.Context, s *launchSpec, host *probeResult) (*initPro
 	if err != nil {
 		return nil, err
 	}
-	exposed, err := exposedView(s.expose, stateTree(s.lock))
+	exposed, err := exposedView(s.expose, stateTree(s.lock), s.root.foreign())
 	if err != nil {
 		return nil, err
 	}
@@ -271,7 +272,7 @@ func (l *launcher) closeTrees() {
 
 func (l *launcher) report() constructed {
 	return constructed{
-		userns: string(l.s.mapping.kind), root: "host", scratch: "tmpfs",
+		userns: string(l.s.mapping.kind), root: l.s.root.String(), scratch: "tmpfs",
 		seccomp: seccompInstructions(l.s.debug), landlock: l.host.landlock,
 		network: l.s.network, exe: l.exe.how, warnings: socketWarnings(l.exposed),
 	}

@@ -75,9 +75,11 @@ func checkRequest(r *providers.CreateRequest) error {
 			Message:    fmt.Sprintf("template %q is not known to provider local; it has base", clip(r.Template)),
 			Suggestion: "use the template base"}
 	}
-	if r.Image != "" {
-		return &errdefs.Error{Code: "E8004", Op: "create sandbox",
-			Message: "provider local makes no sandboxes from images", Suggestion: "leave Image empty: a sandbox shows the programs of this machine"}
+	if r.Image != "" && findImage == nil {
+		return noImages()
+	}
+	if err := checkRootView(r); err != nil {
+		return err
 	}
 	if r.Resources.GPU != "" {
 		return &errdefs.Error{Code: "E8004", Op: "create sandbox",
@@ -88,7 +90,6 @@ func checkRequest(r *providers.CreateRequest) error {
 		what  string
 	}{
 		{r.Snapshot != "", "starts no sandbox from a snapshot"},
-		{r.Root.Dir != "" || len(r.Root.Expose) > 0 || r.Root.Writable, "has no choice of file trees"},
 		{r.Scratch == "disk", "keeps files in memory only"},
 		{r.Isolation != "" && r.Isolation != "container", "has no isolation " + clip(r.Isolation)},
 	} {

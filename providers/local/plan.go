@@ -47,14 +47,16 @@ type treeMaker func(source string, attr uint64, whose owners) (number int, ok bo
 // beside what every sandbox shows, and what stays open after them.
 func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker) (*program, error) {
 	p := &planner{newProgram(), s, host, trees, map[string]nsinit.Arg{}}
-	view := slices.Concat(rootView(), exposed)
+	view := slices.Concat(s.root.view(), exposed)
 
 	p.begin()
 	if err := p.openSources(view); err != nil {
 		return nil, err
 	}
-	if err := p.openStack(p.files()); err != nil {
-		return nil, err
+	for _, stack := range append(p.rootStacks(), p.files()) {
+		if err := p.openStack(stack); err != nil {
+			return nil, err
+		}
 	}
 	if s.mapping.manyUsers() {
 		// Not earlier: only as the user outside may init enter its directories.
@@ -71,6 +73,7 @@ func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker
 	p.enter()
 	p.limits()
 	p.lock()
+	p.join()
 	return p.program, nil
 }
 
@@ -93,7 +96,7 @@ func (p *planner) becomeRoot() {
 // the first mount can cover any of it.
 func (p *planner) openSources(view []viewEntry) error {
 	for _, e := range view {
-		if e.source == "" {
+		if e.source == "" || p.inHostStack(e.target) {
 			continue
 		}
 		attr := uint64(roFlags)
@@ -190,6 +193,7 @@ func (p *planner) scratch() {
 		fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", s.scratchBytes, inodes))
 	files := p.files()
 	p.makeStack(files)
+	p.enterRoot()
 	p.place("tmp", 0o1777, 0)
 	p.place("var/tmp", 0o1777, 0)
 	p.place("home/user", 0o755, userID)
@@ -252,6 +256,7 @@ func (p *planner) systemFiles(view []viewEntry) {
 		case e.device:
 		case e.source == "":
 			p.symlink(e.link, e.target)
+		case p.inHostStack(e.target): // enterRoot has shown it
 		default:
 			p.show(e.target, e.dir)
 		}
@@ -386,7 +391,9 @@ func ifreqUp(device string) []byte {
 
 // enter makes the new root read-only and the only one there is.
 func (p *planner) enter() {
-	p.mount("make / read-only", "", ".", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|noDevSuid, "")
+	if !p.s.root.writable {
+		p.mount("make / read-only", "", ".", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|noDevSuid, "")
+	}
 	p.add("enter the new root", unix.SYS_PIVOT_ROOT, nsinit.Str("."), nsinit.Str("."))
 	p.add("leave the old root", unix.SYS_UMOUNT2, nsinit.Str("."), nsinit.Int(unix.MNT_DETACH))
 	p.add("go to /", unix.SYS_CHDIR, nsinit.Str("/"))

@@ -5,6 +5,7 @@ package local
 import (
 	"encoding/binary"
 	"path"
+	"slices"
 	"syscall"
 	"unsafe"
 
@@ -21,9 +22,15 @@ type program struct {
 	made   map[string]bool // directories
 	temp   int             // register of clone; zero: none yet
 	opened []nsinit.File
+
+	skeleton []nsinit.Call // that make names of the root before it is mounted
+	bones    int           // where in calls they belong; negative: nowhere, names are made as they come
+	mounts   []string      // what was mounted on, in order
+
+	boneOwner int // of directories of the skeleton
 }
 
-func newProgram() *program { return &program{made: map[string]bool{".": true}} }
+func newProgram() *program { return &program{made: map[string]bool{".": true}, bones: -1} }
 
 // add appends a call and returns it for further settings; the pointer is good
 // until the next add.
@@ -40,6 +47,7 @@ func (p *program) store() nsinit.Arg {
 }
 
 func (p *program) mount(name, source, target, fstype string, flags uintptr, data string) *nsinit.Call {
+	p.mounts = append(p.mounts, target)
 	d := nsinit.Int(0)
 	if data != "" {
 		d = nsinit.Str(data)
@@ -58,17 +66,22 @@ func (p *program) mkdir(dir string, mode int) {
 		p.mkdir(parent, 0o755)
 	}
 	p.made[dir] = true
-	p.add("make /"+dir, unix.SYS_MKDIRAT, atCwd, nsinit.Str(dir), nsinit.Int(mode)).Ignore = []syscall.Errno{unix.EEXIST}
+	p.early(dir, func() {
+		p.add("make /"+dir, unix.SYS_MKDIRAT, atCwd, nsinit.Str(dir), nsinit.Int(mode)).Ignore = []syscall.Errno{unix.EEXIST}
+		if p.boneOwner != 0 && p.isBone(dir) {
+			p.add("give away /"+dir, unix.SYS_FCHOWNAT, atCwd, nsinit.Str(dir), nsinit.Int(p.boneOwner), nsinit.Int(p.boneOwner), nsinit.Int(unix.AT_SYMLINK_NOFOLLOW))
+		}
+	})
 }
 
 func (p *program) symlink(link, at string) {
 	p.mkdir(path.Dir(at), 0o755)
-	p.add("link /"+at, unix.SYS_SYMLINKAT, nsinit.Str(link), atCwd, nsinit.Str(at))
+	p.early(at, func() { p.add("link /"+at, unix.SYS_SYMLINKAT, nsinit.Str(link), atCwd, nsinit.Str(at)) })
 }
 
 func (p *program) writeFile(f textFile) {
 	p.mkdir(path.Dir(f.path), 0o755)
-	p.write(f.path, unix.O_CREAT|unix.O_EXCL, f.text)
+	p.early(f.path, func() { p.write(f.path, unix.O_CREAT|unix.O_EXCL, f.text) })
 }
 
 // write puts text into a file in one write, as files of procfs want it.
@@ -88,7 +101,40 @@ func (p *program) target(at string, dir bool) {
 		return
 	}
 	p.mkdir(path.Dir(at), 0o755)
-	p.add("make /"+at, unix.SYS_MKNODAT, atCwd, nsinit.Str(at), nsinit.Int(unix.S_IFREG|0o444), nsinit.Int(0))
+	p.early(at, func() {
+		p.add("make /"+at, unix.SYS_MKNODAT, atCwd, nsinit.Str(at), nsinit.Int(unix.S_IFREG|0o444), nsinit.Int(0))
+	})
+}
+
+// beginSkeleton says that from here on names of the root are made where the
+// program is now, in the empty directory that will lie above its layers, however
+// much later they are asked for. Only what is below a mount is made when its turn
+// comes. So no path of the construction goes through content of a layer.
+func (p *program) beginSkeleton() {
+	p.bones = len(p.calls)
+}
+
+// early adds the calls of f, which make the name at.
+func (p *program) early(at string, f func()) {
+	from := len(p.calls)
+	f()
+	if !p.isBone(at) {
+		return
+	}
+	p.skeleton = append(p.skeleton, p.calls[from:]...)
+	p.calls = p.calls[:from]
+}
+
+// isBone reports whether the name at belongs to the skeleton.
+func (p *program) isBone(at string) bool {
+	return p.bones >= 0 && !slices.ContainsFunc(p.mounts, func(m string) bool { return at != m && within(at, m) })
+}
+
+// join puts the skeleton where it belongs.
+func (p *program) join() {
+	if p.bones >= 0 {
+		p.calls = slices.Insert(p.calls, p.bones, p.skeleton...)
+	}
 }
 
 // keepOpen opens the directory at and leaves it to the runtime under a name.
@@ -125,6 +171,7 @@ func (p *program) restrict(name string, tree nsinit.Arg, attr uint64) {
 
 // attach puts a detached tree where it is to be seen.
 func (p *program) attach(name string, tree nsinit.Arg, at string) {
+	p.mounts = append(p.mounts, at)
 	p.add("attach "+name, unix.SYS_MOVE_MOUNT, tree, nsinit.Str(""), atCwd, nsinit.Str(at), nsinit.Int(unix.MOVE_MOUNT_F_EMPTY_PATH))
 	p.close(tree)
 }

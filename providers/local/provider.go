@@ -68,6 +68,7 @@ type Provider struct {
 	openMu sync.Mutex
 	tree   *tree  // guarded by openMu until it is set; then it does not change
 	store  *store // set with tree
+	images *imageStore
 
 	mu     sync.Mutex
 	closed bool
@@ -163,7 +164,7 @@ func (p *Provider) Check(ctx context.Context) error { return probe(ctx) }
 
 // Capabilities says what the provider can do. A lifetime has no maximum.
 func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error) {
-	return providers.Capabilities{
+	c := providers.Capabilities{
 		Set: map[providers.Capability]bool{
 			providers.CapDetached: true, providers.CapMetadataFilter: true, providers.CapVolumes: true,
 			providers.CapPause: true, providers.CapPorts: true, providers.CapMetrics: true,
@@ -173,8 +174,17 @@ func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error)
 		},
 		Lifetime: providers.LifetimeRange{Min: minLifetime, Default: defaultLifetime},
 		Networks: []string{netNone, netLoopback, netHost, netList},
-	}, nil
+	}
+	c.Set[providers.CapRootView] = true
+	if findImage != nil {
+		c.Set[providers.CapImages] = true
+		c.CreateFloor = pullFloor
+	}
+	return c, nil
 }
+
+// pullFloor is how long the layers of an image may take to get here.
+const pullFloor = 15 * time.Minute
 
 // HostArtifacts is true: Create binds CreateRequest.Artifacts into the sandbox.
 func (p *Provider) HostArtifacts() bool { return true }
@@ -210,6 +220,11 @@ func (p *Provider) open(ctx context.Context) (*tree, error) {
 		return nil, err
 	}
 	p.tree, p.store = t, &store{dir: t.bin, path: filepath.Join(t.path, "bin")}
+	if p.images, err = t.openImages(p.log, mappingKind()); err != nil {
+		t.close()
+		p.tree = nil
+		return nil, err
+	}
 	if err := p.collect(ctx); err != nil {
 		p.log.WarnContext(ctx, "remains of dead sandboxes not removed", "err", err)
 	}
@@ -217,13 +232,14 @@ func (p *Provider) open(ctx context.Context) (*tree, error) {
 }
 
 func (p *Provider) collect(ctx context.Context) error {
-	err := errors.Join(p.tree.collect(ctx), p.store.collect(time.Now().Add(-storeKeep)))
+	before := time.Now().Add(-storeKeep)
+	err := errors.Join(p.tree.collect(ctx), p.store.collect(before), p.collectImages(before))
 	p.groups().collectStrays()
 	return err
 }
 
 // GC removes what sandboxes that are dead left behind: directories, control
-// groups and leases; and executables that were not used for seven days. Every
+// groups and leases; and executables and images that were not used for seven days. Every
 // provider does so when it first opens its state directory: the processes of a
 // sandbox end with its client, whatever ends that, but its empty directory
 // waits for the next client.
@@ -256,6 +272,7 @@ func (p *Provider) Close() error {
 	if p.tree == nil {
 		return nil
 	}
+	p.images.close()
 	p.tree.close()
 	p.tree = nil
 	p.groups().tidy()

@@ -241,6 +241,8 @@ func TestCreateRefuses(t *testing.T) {
 		{"too much disk", providers.CreateRequest{Resources: providers.Resources{DiskMiB: math.MaxInt64}}, "E2011", "half of the memory"},
 		{"disk above memory", providers.CreateRequest{Resources: providers.Resources{DiskMiB: 100, MemoryMiB: 100}}, "E2011", "1 to 50"},
 		{"negative processes", providers.CreateRequest{Resources: providers.Resources{Processes: -5}}, "E2011", "processes"},
+		{"image", providers.CreateRequest{Image: "alpine:3"}, "E8004", imagesImport},
+		{"image and directory", providers.CreateRequest{Root: providers.RootView{Dir: "/srv", Expose: []string{"x"}}}, "E2011", "exposed"},
 		{"user", providers.CreateRequest{User: "../root"}, "E2011", "user"},
 		{"workdir", providers.CreateRequest{WorkDir: "src"}, "E2011", `"src"`},
 		{"environment name", providers.CreateRequest{Env: map[string]string{"A=B": ""}}, "E2011", `"A=B"`},

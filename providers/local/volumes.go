@@ -67,7 +67,7 @@ func checkPlaces(r *providers.CreateRequest, expose []string) ([]place, error) {
 	if len(r.Places) > maxPlaces {
 		return nil, badOption(fmt.Sprintf("%d files and directories are put into the sandbox; at most %d", len(r.Places), maxPlaces), "put a directory that holds them")
 	}
-	taken := ownPaths(expose)
+	taken := ownPaths(expose, r.Image != "" || r.Root.Dir != "")
 	for i, v := range r.Volumes {
 		if !isVolumeName(v.Name) {
 			return nil, badOption(fmt.Sprintf("%q is not a name of a volume", clip(v.Name)), "use letters, digits and . _ -, a letter or digit first, at most 64")
@@ -120,11 +120,14 @@ func checkPlace(what, at string, taken []string) error {
 	return nil
 }
 
-// ownPaths is what every sandbox has and nothing may cover.
-func ownPaths(expose []string) []string {
+// ownPaths is what every sandbox has and nothing may cover. A foreign tree may be
+// covered.
+func ownPaths(expose []string, foreign bool) []string {
 	taken := append([]string{"/proc", "/sys", "/dev", "/etc/mtab", artifactRoot}, expose...)
-	for _, e := range rootView() {
-		taken = append(taken, "/"+e.target)
+	if !foreign {
+		for _, e := range rootView() {
+			taken = append(taken, "/"+e.target)
+		}
 	}
 	for _, f := range etcFiles(&launchSpec{}) {
 		taken = append(taken, "/"+f.path)
@@ -352,6 +355,9 @@ func (p *planner) places() {
 // writable are the paths that can be written beside those of every sandbox.
 func (s *launchSpec) writable() []string {
 	var out []string
+	if s.root.writable {
+		out = append(out, "/")
+	}
 	for _, v := range s.volumes {
 		if !v.readOnly {
 			out = append(out, v.target)

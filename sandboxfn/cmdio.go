@@ -115,6 +115,7 @@ type outPipe struct {
 	err     error     // guarded by mu; what follows the bytes
 	closed  bool      // guarded by mu; by the reader
 	drop    bool      // guarded by mu; nobody waits for a reader any more
+	lost    bool      // guarded by mu; something was dropped for it
 }
 
 func newOutPipe() *outPipe {
@@ -130,7 +131,8 @@ func (p *outPipe) Write(b []byte) (int, error) {
 	for len(p.buf) >= pipeBuffer && !p.closed && !p.drop {
 		p.changed.Wait()
 	}
-	if p.closed || p.drop && len(p.buf) >= pipeBuffer {
+	if full := len(p.buf) >= pipeBuffer; p.closed || full {
+		p.lost = full && !p.closed
 		return 0, errPipeClosed
 	}
 	p.buf = append(p.buf, b...)
@@ -179,6 +181,14 @@ func (p *outPipe) finish(err error) {
 		p.err = err
 	}
 	p.changed.Broadcast()
+}
+
+// lossy reports whether something was dropped that a reader might still have
+// wanted.
+func (p *outPipe) lossy() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lost
 }
 
 // overflow lets a full pipe lose what follows instead of waiting for a reader.

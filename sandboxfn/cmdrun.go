@@ -22,6 +22,7 @@ type run struct {
 	end     *envd.End // valid after done
 	lost    error     // valid after done
 	copyErr error     // valid after done; of a writer of the caller's
+	cut     bool      // valid after done; a pipe has lost output, because we were to end the command
 
 	inputCtx   context.Context // of writes to standard input; ends with the process
 	inputStop  context.CancelFunc
@@ -154,13 +155,16 @@ func (r *run) pump() {
 	}
 	r.copyErr = errors.Join(stdout.err, stderr.err)
 	for _, p := range r.c.pipes {
-		p.finish(r.pipeEnd())
+		lossy := p.lossy()
+		r.cut = r.cut || lossy
+		p.finish(r.pipeEnd(lossy))
 	}
 }
 
-// pipeEnd is what readers of pipes see after the last byte.
-func (r *run) pipeEnd() error {
-	if r.lost == nil {
+// pipeEnd is what readers of a pipe see after the last byte: no end in order
+// when there would have been more.
+func (r *run) pipeEnd(lossy bool) error {
+	if r.lost == nil && !lossy {
 		return io.EOF
 	}
 	r.mu.Lock()
@@ -208,14 +212,17 @@ func (r *run) wait() error {
 	return r.outcome()
 }
 
-// outcome says what happened: a result of the command's own beats our reasons
-// for ending it, which beat a lost connection.
+// outcome says what happened: a result of the command's own, unless it lacks
+// output, beats our reasons for ending it, which beat a lost connection.
 func (r *run) outcome() error {
 	r.mu.Lock()
 	stop := r.stop
 	r.mu.Unlock()
 	if r.end != nil && (r.end.Exited || stop == nil) {
 		if r.end.Exited && r.end.ExitCode == 0 {
+			if r.cut && stop != nil {
+				return stop
+			}
 			return errors.Join(r.copyErr, r.readError())
 		}
 		return newExitError(r.c, r.end)

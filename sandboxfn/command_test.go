@@ -526,6 +526,25 @@ func TestStdoutPipe(t *testing.T) {
 	})
 }
 
+// A command whose output was not read before its time was over has not
+// succeeded, though it has exited with status 0 long before.
+func TestStdoutPipeNotReadInTime(t *testing.T) {
+	onEach(t, func(t *testing.T, sb *Sandbox) {
+		cmd := sb.Shell(t.Context(), "head -c 1900000 /dev/zero")
+		cmd.Timeout = time.Second
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		if err := cmd.Wait(); !errors.Is(err, ErrCommandTimeout) {
+			t.Errorf("got %v", err)
+		}
+		n, err := io.Copy(io.Discard, out)
+		if n == 1900000 || !errors.Is(err, ErrCommandTimeout) {
+			t.Errorf("read %d, %v", n, err)
+		}
+	})
+}
+
 func TestWriterFails(t *testing.T) {
 	sb := hostSandbox(t)
 	bad := errors.New("disk full")

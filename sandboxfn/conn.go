@@ -23,8 +23,14 @@ const (
 	// function makes of it. The rest of its grace goes by in the background.
 	answerTime = 100 * time.Millisecond
 
-	outputTime = 2 * time.Second // a call waits for output that does not move
-	exitTime   = 2 * time.Second // a call waits for how its worker ended
+	outputTime = 2 * time.Second // a call that is over waits for its output
+
+	// outputStill is for how long nothing may come of output that a worker has
+	// counted: longer than a writer may hold it up. A stream that is dead is
+	// noticed in other ways.
+	outputStill = 30 * time.Second
+
+	exitTime = 2 * time.Second // a call waits for how its worker ended
 
 	// maxHello bounds what a worker says of itself, in bytes.
 	maxHello = 8 << 20
@@ -328,33 +334,58 @@ func (w *workerConn) settle(ctx context.Context, h *hostCall, s *setup) bool {
 	unused := &lent{}
 	d, err := envelope.DecodeResponse(envelope.Payload{Body: m.Body, Segments: m.Segments}, s.fn.res, knownErrors(), unused, s.fn.newResult())
 	unused.end(errLeft)
-	h.deliver(ctx, d.Counters) // before another call has the worker, with other writers
-	return err == nil && d.Outcome != envelope.Panicked
+	late := h.deliver(ctx, d.Counters) // before another call has the worker, with other writers
+	return late == nil && err == nil && d.Outcome != envelope.Panicked
 }
 
 // deliver waits until what the function has written is with the caller's
-// writers.
-func (h *hostCall) deliver(ctx context.Context, c envelope.Counters) {
+// writers. It fails when some of that has not come, and the worker must not be
+// used again then: what comes later would go to the writers of other calls.
+func (h *hostCall) deliver(ctx context.Context, c envelope.Counters) error {
 	w := h.w
 	stdout, stderr := w.proc.delivered()
 	if stdout >= c.Stdout && stderr >= c.Stderr && w.out.idle() && w.err.idle() {
-		return
+		return nil
 	}
-	ctx, cancel := lastOutput(ctx, h.deadline)
+	last, cancel := lastOutput(ctx, h.deadline)
 	defer cancel()
 	// In steps: a machine that stands still for a while is no reason to give up.
 	const steps = 40
-	for still := 0; still < steps && (stdout < c.Stdout || stderr < c.Stderr) && ctx.Err() == nil; still++ {
+	missing := func() bool { return stdout < c.Stdout || stderr < c.Stderr }
+	for still := 0; still < steps && missing() && last.Err() == nil; still++ {
 		before := stdout + stderr
-		step, cancel := context.WithTimeout(ctx, outputTime/steps)
-		w.proc.waitDelivered(step, c.Stdout, c.Stderr)
+		step, cancel := context.WithTimeout(last, outputStill/steps)
+		err := w.proc.waitDelivered(step, c.Stdout, c.Stderr)
 		cancel()
 		if stdout, stderr = w.proc.delivered(); stdout+stderr != before {
 			still = -1
+		} else if err == nil {
+			break // the process has ended
 		}
 	}
-	w.out.flush(ctx)
-	w.err.flush(ctx)
+	w.out.flush(last)
+	w.err.flush(last)
+	if missing() {
+		return h.outputLost(ctx, max(c.Stdout, stdout)-stdout+max(c.Stderr, stderr)-stderr)
+	}
+	return nil
+}
+
+// outputLost is the error of a call of whose output bytes have not come.
+func (h *hostCall) outputLost(ctx context.Context, bytes uint64) error {
+	const doing = "while its output was received"
+	if ctx.Err() != nil {
+		return ended(ctx, h.name, doing)
+	}
+	if h.late() {
+		return errdefs.New("E9013", h.name, "timed out "+doing)
+	}
+	err := errdefs.New("E9005", h.name, fmt.Sprintf("%d bytes of its output have not come", bytes))
+	lost := h.w.lost(ctx, h.name, true, h.deadline, err)
+	if lost.Err == nil { // how the worker ended is not why
+		lost.Err = err
+	}
+	return lost
 }
 
 // showOutput gives the writers a moment for what a call that was given up has

@@ -194,7 +194,10 @@ func (s *setup) once(ctx context.Context, p envelope.Payload, l *lent, result an
 	}
 	d, err := envelope.DecodeResponse(answer, s.fn.res, knownErrors(), l, result)
 	err = l.stopped(err, "while its result was received")
-	h.deliver(ctx, d.Counters)
+	if late := h.deliver(ctx, d.Counters); late != nil {
+		w.discard()
+		return envelope.Decoded{}, lostCall, late
+	}
 	if err != nil || d.Outcome == envelope.Panicked {
 		w.drain() // what it is in now is not known
 	} else {

@@ -267,7 +267,9 @@ func (o *object) hook(ctx context.Context, w *poolWorker, fn *function, args any
 	if err == nil {
 		var d envelope.Decoded
 		d, err = envelope.DecodeResponse(answer, fn.res, knownErrors(), l, &None{})
-		h.deliver(ctx, d.Counters)
+		if late := h.deliver(ctx, d.Counters); late != nil {
+			err = late
+		}
 		if err == nil {
 			_, err = fn.outcome(d)
 		}

@@ -155,9 +155,10 @@ type Options struct {
 	// Stdout and Stderr receive forwarded output; nil means the client's, which
 	// are os.Stdout and os.Stderr unless it says otherwise. Calls that run at
 	// once may share them: whole lines are written, one write at a time. What a
-	// function has written is complete when its call returns. A writer that
-	// blocks does not block the function: beyond 1 MiB, what it does not take in
-	// time is dropped, and the number of dropped lines is written.
+	// function has written is complete when its call returns, or the call fails.
+	// A writer that blocks does not block the function: once a single write takes
+	// 5 s, what is beyond 1 MiB is dropped, and the number of dropped lines is
+	// written. What can't block, as a *bytes.Buffer, is waited for.
 	Stdout, Stderr io.Writer `json:"-"`
 }
 

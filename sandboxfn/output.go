@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"reflect"
+	"strings"
 	"sync"
 	"time"
 )
@@ -14,8 +15,10 @@ import (
 const (
 	maxBuffered = 1 << 20         // bytes of output that wait for a slow writer
 	maxWrite    = 256 << 10       // bytes handed to a writer at once
-	slowWriter  = 2 * time.Second // a writer that needs longer for one write: what comes is dropped
-	slowTick    = slowWriter / 40
+	slowWriter  = 5 * time.Second // a writer that needs longer for one write: what comes is dropped
+	slowTick    = slowWriter / 100
+	slowTicks   = int(slowWriter / slowTick)
+	moment      = 2        // ticks: what a writer that was slow gets at each flush
 	maxLine     = 64 << 10 // bytes of a line that is not written before it ends
 	maxTail     = 8 << 10  // bytes of standard error that a lost worker leaves
 
@@ -25,10 +28,10 @@ const (
 // sink takes what a worker writes to one of its standard streams and hands it
 // on, whole lines at a time, in order, from a goroutine of its own. The worker
 // never waits for a writer that makes no progress: lines are dropped then, and
-// counted.
+// counted. Only what can block is ever found slow, and only while it has the
+// output: a busy machine alone drops nothing.
 type sink struct {
 	name string
-	done chan struct{} // closed when the goroutine has ended
 
 	mu      sync.Mutex
 	cond    sync.Cond // of mu; anything below has changed
@@ -40,9 +43,12 @@ type sink struct {
 	flushed bool      // guarded by mu; the last line may go without its end
 	dropped int       // guarded by mu; lines
 	midline bool      // guarded by mu; the end of a dropped line is still to come
-	patient patience  // guarded by mu; of take
+	held    bool      // guarded by mu; a writer or a handler that may block has what comes next
+	ticks   int       // guarded by mu; how often it has been seen with the same
+	ticked  time.Time // guarded by mu; when it was last
 	tail    []byte    // guarded by mu; of everything, at most maxTail
 	closed  bool      // guarded by mu
+	over    bool      // guarded by mu; the goroutine has ended
 
 	records []queuedRecord // guarded by mu; not handed on yet
 	waiting int            // guarded by mu; bytes that they count
@@ -57,7 +63,7 @@ type queuedRecord struct {
 }
 
 func newSink(name string) *sink {
-	s := &sink{name: name, done: make(chan struct{})}
+	s := &sink{name: name}
 	s.cond.L = &s.mu
 	go s.run()
 	return s
@@ -117,7 +123,7 @@ func (s *sink) take(b []byte) {
 			s.cond.Broadcast()
 			continue
 		}
-		if room <= 0 && s.waitLocked(&s.patient) {
+		if room <= 0 && s.waitLocked() {
 			continue
 		}
 		b = s.drop(b)
@@ -188,6 +194,7 @@ func (s *sink) emitLocked() bool {
 	if s.records = s.records[1:]; len(s.records) == 0 {
 		s.records = nil // what was handed on is no longer needed
 	}
+	s.heldLocked(true)
 	s.mu.Unlock()
 	r.emit()
 	s.mu.Lock()
@@ -198,6 +205,7 @@ func (s *sink) emitLocked() bool {
 		r.note(missed)
 		s.mu.Lock()
 	}
+	s.heldLocked(false)
 	s.waiting -= r.size
 	s.written += uint64(r.size)
 	s.cond.Broadcast()
@@ -206,9 +214,12 @@ func (s *sink) emitLocked() bool {
 
 // run writes until the sink is closed and nothing is left.
 func (s *sink) run() {
-	defer close(s.done)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	defer func() {
+		s.over = true
+		s.cond.Broadcast()
+	}()
 	var out []byte
 	for {
 		if s.emitLocked() {
@@ -224,10 +235,12 @@ func (s *sink) run() {
 			continue
 		}
 		s.cond.Broadcast()
+		s.heldLocked(t.mayBlock())
 		s.mu.Unlock()
 		t.write(out)
 		t.letGo()
 		s.mu.Lock()
+		s.heldLocked(false)
 		s.written += uint64(n)
 		s.cond.Broadcast()
 	}
@@ -295,6 +308,7 @@ func (s *sink) flush(ctx context.Context) {
 	if s.flushed = true; s.written >= goal {
 		return
 	}
+	s.ticks = min(s.ticks, slowTicks-moment)
 	s.cond.Broadcast()
 	stop := context.AfterFunc(ctx, func() {
 		s.mu.Lock()
@@ -302,44 +316,36 @@ func (s *sink) flush(ctx context.Context) {
 		s.cond.Broadcast()
 	})
 	defer stop()
-	var patient patience
 	for s.written < goal && (s.to != nil || s.waiting > 0) && ctx.Err() == nil {
 		s.flushed = true
-		if !s.waitLocked(&patient) {
+		if !s.waitLocked() {
 			return
 		}
 	}
 }
 
-// patience is how often somebody has looked in vain whether the writer moves. It
-// is counted, not read from the clock, so that a machine that stands still for a
-// while does not make every writer a slow one.
-type patience struct {
-	ticks   int
-	written uint64 // when it was last looked
-}
+// heldLocked notes that a writer or a handler is given something, or is done.
+func (s *sink) heldLocked(held bool) { s.held, s.ticks, s.ticked = held, 0, time.Now() }
 
 // waitLocked waits until something changes, but no longer than a tick. It
-// reports false when the writer has not moved for slowWriter.
-func (s *sink) waitLocked(p *patience) bool {
-	if p.written != s.written {
-		*p = patience{written: s.written}
-	}
-	if p.ticks == int(slowWriter/slowTick) {
+// reports false when what has the output has not moved for slowWriter. Ticks are
+// counted, so that a machine that stands still for a while does not make every
+// writer a slow one.
+func (s *sink) waitLocked() bool {
+	if s.ticks >= slowTicks {
 		return false
 	}
-	over := false
 	wake := time.AfterFunc(slowTick, func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		over = true
+		// Several may wait. Where there is no writer, none will come to take it.
+		if now := time.Now(); (s.held || s.to == nil) && now.Sub(s.ticked) >= slowTick {
+			s.ticks, s.ticked = s.ticks+1, now
+		}
 		s.cond.Broadcast()
 	})
 	s.cond.Wait()
 	wake.Stop()
-	if over && p.written == s.written {
-		p.ticks++
-	}
 	return true
 }
 
@@ -361,14 +367,10 @@ func (s *sink) last() string {
 // writer that is stuck: the goroutine then ends when that returns.
 func (s *sink) close() {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.closed = true
 	s.cond.Broadcast()
-	s.mu.Unlock()
-	t := time.NewTimer(slowWriter)
-	defer t.Stop()
-	select {
-	case <-s.done:
-	case <-t.C:
+	for !s.over && s.waitLocked() {
 	}
 }
 
@@ -395,6 +397,16 @@ func (t *target) letGo() {
 	if t.set != nil {
 		t.set.put(t)
 	}
+}
+
+// mayBlock reports whether a write to t can take as long as somebody likes. One
+// to memory takes as long as the machine needs.
+func (t *target) mayBlock() bool {
+	switch t.w.(type) {
+	case *bytes.Buffer, *strings.Builder:
+		return false
+	}
+	return t.w != io.Discard
 }
 
 func (t *target) write(b []byte) {

@@ -34,6 +34,8 @@ func init() {
 
 // fakeMaker starts such workers.
 type fakeMaker struct {
+	counters envelope.Counters // of every answer
+
 	onStart func(ctx context.Context, n int) error // fails the n-th start, from 1
 	onCall  func(w *fakeWorker, call int) bool     // true: the worker answers its call-th call
 	hello   func(*envelope.Hello)
@@ -102,7 +104,7 @@ func (w *fakeWorker) serve(m *fakeMaker, h *envelope.Hello) {
 		} else {
 			run(context.Background(), in, answer)
 		}
-		p := answer.Finish(envelope.Counters{})
+		p := answer.Finish(m.counters)
 		if out.Write(&frame.Message{Type: frame.Result, ID: msg.ID, Body: p.Body}) != nil {
 			return
 		}
@@ -512,10 +514,7 @@ func TestDuplicateID(t *testing.T) {
 
 func TestSinkKeepsTheTail(t *testing.T) {
 	s := newSink("x")
-	defer func() {
-		s.close()
-		<-s.done
-	}()
+	defer s.close()
 	s.direct(&target{w: io.Discard})
 	all := bytes.Repeat([]byte("0123456789"), 3000)
 	for b := range bytes.SplitAfterSeq(all, []byte("7")) {

@@ -24,6 +24,7 @@ type Sandbox struct {
 	id       string
 	state    providers.Sandbox // as of creation or connection, without the endpoint
 	channels bool              // the provider says that the runtime is ours
+	near     bool              // it is on this machine
 	limits   providers.TransportLimits
 	created  bool // Close kills
 	detached bool
@@ -59,7 +60,7 @@ func (c *Client) newSandbox(ctx context.Context, p providers.Provider, s *provid
 	}
 	sb := &Sandbox{
 		client: c, provider: p, id: s.ID, state: *s, channels: s.Data.Channels, limits: s.Data.Limits,
-		envd: ec, log: log.With("sandbox_id", s.ID),
+		near: s.Data.Channels || onLoopback(s.Data.URL), envd: ec, log: log.With("sandbox_id", s.ID),
 	}
 	sb.state.Data = providers.Endpoint{}
 	sb.life, sb.end = context.WithCancelCause(context.WithoutCancel(ctx))

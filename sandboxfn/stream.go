@@ -362,7 +362,10 @@ func (c *stream) finish() error {
 	c.w.stopReading(c.s)
 	var none None
 	d, err := envelope.DecodeResponse(envelope.Payload{Body: m.Body, Segments: m.Segments}, c.s.fn.res, knownErrors(), c.l, &none)
-	c.h.deliver(c.ctx, d.Counters)
+	late := c.h.deliver(c.ctx, d.Counters)
+	if late != nil {
+		err = late
+	}
 	if err != nil || d.Outcome == envelope.Panicked {
 		c.w.discard()
 	} else {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"os"
 	"strconv"
 	"strings"
@@ -191,7 +193,7 @@ func (sb *Sandbox) uploadOnce(ctx context.Context, r *io.SectionReader, path str
 	switch {
 	case version != "" && !versionAtLeast(version, streamedUploads):
 		return sb.envd.WriteFiles(ctx, []envd.Part{{Path: path, Open: func() (io.ReadCloser, error) { return io.NopCloser(r), nil }}})
-	case sb.channels || version == "":
+	case sb.near || version == "":
 		// Next to us compressing takes longer than sending.
 		_, err := sb.envd.WriteFile(ctx, path, r, r.Size(), nil)
 		return err
@@ -200,6 +202,17 @@ func (sb *Sandbox) uploadOnce(ctx context.Context, r *io.SectionReader, path str
 	defer packed.Close()
 	_, err := sb.envd.WriteFile(ctx, path, packed, -1, http.Header{"Content-Encoding": {"gzip"}})
 	return err
+}
+
+// onLoopback reports whether an address is one of this machine. Where a tunnel
+// begins there, more is sent than had to be.
+func onLoopback(address string) bool {
+	u, err := url.Parse(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(u.Hostname())
+	return err == nil && ip.Unmap().IsLoopback() || u.Hostname() == "localhost" || strings.HasSuffix(u.Hostname(), ".localhost")
 }
 
 // compressed is r as gzip. It must be closed.

@@ -125,7 +125,9 @@ func TestUpload(t *testing.T) {
 		composed int32
 		packed   bool
 		forms    bool
+		near     bool
 	}{
+		{name: "on this machine", g: &gate{version: "0.6.13"}, uploads: 1, near: true},
 		{name: "in one", g: &gate{version: "0.6.13"}, uploads: 1, packed: true},
 		{name: "unknown version", g: &gate{}, uploads: 1},
 		{name: "form", g: &gate{version: "0.5.6"}, uploads: 1, forms: true},
@@ -140,6 +142,10 @@ func TestUpload(t *testing.T) {
 			}
 			a := program(t, 1<<20)
 			sb := create(t, c.g.client(t), nil)
+			if !sb.near {
+				t.Error("127.0.0.1 counts as far away")
+			}
+			sb.near = c.near
 			path, err := sb.ensureArtifact(t.Context(), a, "")
 			must(t, err)
 			if out, err := sb.Command(t.Context(), path).Output(); string(out) != "ran\n" || err != nil {
@@ -164,6 +170,18 @@ func TestUpload(t *testing.T) {
 				t.Errorf("after a change: %q, %v", out, err)
 			}
 		})
+	}
+}
+
+func TestOnLoopback(t *testing.T) {
+	for address, want := range map[string]bool{
+		"http://127.0.0.1:3000": true, "http://127.9.9.9": true, "https://[::1]:1/x": true, "http://[::ffff:127.0.0.1]": true,
+		"http://localhost:80": true, "https://49983-abc.localhost": true, "http://box": false, "https://127.0.0.1.example.com": false,
+		"https://49983-abc.e2b.app": false, "http://10.0.0.1": false, "": false, "http://%zz": false,
+	} {
+		if got := onLoopback(address); got != want {
+			t.Errorf("%q: %v", address, got)
+		}
 	}
 }
 

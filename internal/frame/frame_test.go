@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
+	"runtime"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -206,6 +207,32 @@ func TestAllocatesWhatComes(t *testing.T) {
 			t.Fatalf("%d bytes are held of %d that came", n, came)
 		}
 		wire.Write(piece(1, MaxPiece))
+	}
+}
+
+// A part of a sender that is believed is held once.
+func TestAtOnce(t *testing.T) {
+	const size = 20 << 20
+	var wire bytes.Buffer
+	if err := NewWriter(&wire).Write(&Message{Type: Call, ID: 1, Segments: [][]byte{make([]byte, size)}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		atOnce uint64
+		least  uint64
+		most   uint64
+	}{{0, size * 5 / 4, size * 3 / 2}, {size - 1, size * 5 / 4, size * 3 / 2}, {size, size, size * 21 / 20}} {
+		r := NewReader(bytes.NewReader(wire.Bytes()))
+		r.Limit, r.AtOnce = unlimited, c.atOnce
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, err := r.Next(); err != nil {
+			t.Fatal(err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n < c.least || n > c.most {
+			t.Errorf("at once %d: %d bytes allocated for %d", c.atOnce, n, size)
+		}
 	}
 }
 

@@ -31,6 +31,12 @@ type Reader struct {
 	// must not call the Reader.
 	Live func(m *Message) bool
 
+	// AtOnce is how many bytes of a part are allocated as soon as they are
+	// announced; beyond it memory grows with what comes. Zero means a piece: who
+	// sends may lie. It costs nothing where who sends is believed, and spares a
+	// copy of what has come of a part.
+	AtOnce uint64
+
 	r        io.Reader
 	buf      []byte
 	pos, end int // buf[pos:end] is read and not used
@@ -151,7 +157,7 @@ func (r *Reader) target() []byte {
 	case r.asm != nil:
 		r.mu.Lock()
 		defer r.mu.Unlock()
-		return r.asm.room(r.left)
+		return r.asm.room(r.left, max(r.AtOnce, MaxPiece))
 	case r.body != nil:
 		return r.body[len(r.body) : len(r.body)+r.left]
 	}
@@ -342,8 +348,8 @@ func (r *Reader) newAssembly() (*assembly, error) {
 }
 
 // room is where the next bytes go, most of them at most; nil when they are
-// skipped. What is announced is allocated at once only up to a piece.
-func (a *assembly) room(most int) []byte {
+// skipped. What is announced is allocated at once only up to so many bytes.
+func (a *assembly) room(most int, atOnce uint64) []byte {
 	if a.dead {
 		return nil
 	}
@@ -355,7 +361,7 @@ func (a *assembly) room(most int) []byte {
 	if have == cap(a.buf) {
 		// By steps that end at the size, so that little is copied.
 		n := a.sizes[a.part]
-		for n > max(MaxPiece, growth*uint64(have)) {
+		for n > max(atOnce, growth*uint64(have)) {
 			n = (n + growth - 1) / growth
 		}
 		b := make([]byte, have, n)

@@ -64,6 +64,8 @@ var shout = declare("shout", func(_ context.Context, how string) (int, error) {
 			}
 		}()
 		time.Sleep(100 * time.Millisecond)
+	case "lines":
+		os.Stdout.WriteString(strings.Repeat("0123456789abcdef\n", 100_000))
 	case "partial":
 		fmt.Print("partial")
 		time.Sleep(600 * time.Millisecond)
@@ -216,6 +218,25 @@ func TestSlowReaderDoesNotBlockTheFunction(t *testing.T) {
 	}
 	if len(got) > 3<<20 {
 		t.Errorf("%d bytes were kept for a stuck reader", len(got))
+	}
+}
+
+// What a writer that stalls for a while has not taken yet is not lost, nor is
+// the call over before it has: however long the worker waited for that.
+func TestReaderThatStalls(t *testing.T) {
+	t.Parallel()
+	ctx := sandboxtest.Process(t)
+	w := &stuck{begun: make(chan struct{}), let: make(chan struct{})}
+	go func() {
+		<-w.begun
+		time.Sleep(3 * time.Second)
+		close(w.let)
+	}()
+	if _, err := shout.With(sandboxfn.Options{Stdout: w}).Call(ctx, "lines"); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := w.String(), strings.Repeat("0123456789abcdef\n", 100_000); got != want {
+		t.Errorf("%d bytes when the call returned, want %d: … %q", len(got), len(want), got[max(0, len(got)-200):])
 	}
 }
 

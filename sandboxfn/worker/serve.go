@@ -34,6 +34,10 @@ const quiet = 20
 // and refuses what is above before it sends anything.
 const maxArgs = 17 << 30
 
+// argsAtOnce is how much memory a worker takes at a caller's word. The caller is
+// the one that it works for.
+const argsAtOnce = 64 << 20
+
 type server struct {
 	r         *frame.Reader
 	w         *frame.Writer
@@ -64,6 +68,7 @@ func newServer(conn io.ReadWriter, out *output) *server {
 		functions: map[string]*Function{}, wake: make(chan struct{}, 1), exit: make(chan int, 1), quit: make(chan struct{}), calls: map[uint64]*running{},
 	}
 	s.r.Limit = func(frame.Type, uint64) int64 { return maxArgs }
+	s.r.AtOnce = argsAtOnce
 	return s
 }
 

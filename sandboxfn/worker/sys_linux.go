@@ -109,15 +109,23 @@ func (c *conn) WriteBuffers(bufs net.Buffers) error {
 // means that the counter holds everything.
 type output struct {
 	counts *[2]uint64
-	pipe   [2]bool
+	pipe   [2]pipeID
 }
 
-// A call waits for output that nobody takes for drainWaits times maxWait. It
-// counts rather than looking at the clock: a machine may stand still for a while.
-const (
-	maxWait    = time.Millisecond
-	drainWaits = 2000
-)
+// pipeID tells one pipe from others; the zero value is no pipe.
+type pipeID struct{ dev, ino uint64 }
+
+// pipeAt is the pipe that a descriptor is.
+func pipeAt(fd int) pipeID {
+	var st syscall.Stat_t
+	if syscall.Fstat(fd, &st) != nil || st.Mode&syscall.S_IFMT != syscall.S_IFIFO {
+		return pipeID{}
+	}
+	return pipeID{uint64(st.Dev), st.Ino}
+}
+
+// maxWait bounds the pause between two looks at output that is still to be taken.
+const maxWait = time.Millisecond
 
 func openOutput(fd int) (*output, error) {
 	syscall.CloseOnExec(fd)
@@ -127,40 +135,44 @@ func openOutput(fd int) (*output, error) {
 	}
 	o := &output{counts: (*[2]uint64)(unsafe.Pointer(&b[0]))}
 	for i := range o.pipe {
-		var st syscall.Stat_t
-		o.pipe[i] = syscall.Fstat(i+1, &st) == nil && st.Mode&syscall.S_IFMT == syscall.S_IFIFO
+		o.pipe[i] = pipeAt(i + 1)
 	}
 	syscall.Close(fd)
 	return o, nil
 }
 
-// counters waits until the pipes are empty, and returns how much went through
-// them.
+// counters waits until what has been written is counted, and returns how much
+// that is.
 func (o *output) counters() envelope.Counters {
 	if o.counts == nil {
 		return envelope.Counters{}
 	}
 	for i, pipe := range o.pipe {
-		if pipe {
+		if pipe != (pipeID{}) {
 			o.drain(i)
 		}
 	}
 	return envelope.Counters{Stdout: atomic.LoadUint64(&o.counts[0]), Stderr: atomic.LoadUint64(&o.counts[1])}
 }
 
-// drain waits until the pipe of a stream is empty.
+// drain waits until everything that has been written to a stream is counted. No
+// clock ends it: who takes the output is alive as long as this worker is of any
+// use, and a call that is answered too early has lost what was not counted. It
+// does not wait for what a child goes on printing, nor for the pipe of others
+// that a function has put in the place of its output.
 func (o *output) drain(stream int) {
-	var taken uint64
-	still := 0
+	var goal uint64 // no less than has been written
 	for wait := 5 * time.Microsecond; ; wait = min(2*wait, maxWait) {
 		var n int32
 		_, _, errno := syscall.RawSyscall(syscall.SYS_IOCTL, uintptr(stream+1), syscall.TIOCINQ, uintptr(unsafe.Pointer(&n)))
 		if errno != 0 || n == 0 {
 			return
 		}
-		if t := atomic.LoadUint64(&o.counts[stream]); t != taken {
-			still, taken = 0, t
-		} else if still++; still > drainWaits {
+		taken := atomic.LoadUint64(&o.counts[stream]) // after n: what is taken meanwhile is in both
+		if goal == 0 {
+			goal = taken + uint64(n)
+		}
+		if taken >= goal || pipeAt(stream+1) != o.pipe[stream] {
 			return
 		}
 		time.Sleep(wait)

@@ -4,6 +4,7 @@
 //	sandboxd key create NAME    make an API key
 //	sandboxd key list           show the keys
 //	sandboxd key revoke NAME    end a key
+//	sandboxd doctor             say what this machine can enforce
 //	sandboxd version            say which build this is
 //
 // docs/gateway.md says how to point an SDK at it. It is also pid 1 of the
@@ -26,6 +27,7 @@ const usage = `usage: sandboxd serve [options]        run the gateway (sandboxd 
        sandboxd key create NAME       make an API key and print it, this once
        sandboxd key list              show the keys
        sandboxd key revoke NAME|ID    end a key
+       sandboxd doctor [--json]       say what this machine can enforce, and how to get the rest
        sandboxd version               say which build this is
 `
 
@@ -46,6 +48,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return serve(args[1:], stdout, stderr)
 	case "key":
 		return key(args[1:], stdout, stderr)
+	case "doctor":
+		return doctor(args[1:], stdout, stderr)
 	case "version", "-version", "--version":
 		fmt.Fprintln(stdout, "sandboxd", version.String())
 		return statusOK

@@ -1,0 +1,61 @@
+package sandboxfn
+
+import (
+	"context"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+// Finding is one result of [Diagnose]: what it is about, how bad it is, what was
+// found, and what would change it.
+type Finding = providers.Finding
+
+// FindingLevel says how bad a finding is.
+type FindingLevel = providers.FindingLevel
+
+// The levels of findings. Only FindingFailed means that no sandbox can be made.
+const (
+	FindingOK       = providers.FindingOK
+	FindingInfo     = providers.FindingInfo
+	FindingDegraded = providers.FindingDegraded
+	FindingFailed   = providers.FindingFailed
+)
+
+// DiagnoseOptions say what to look at.
+type DiagnoseOptions struct {
+	Provider string // empty: the client's
+}
+
+// Diagnose is [Client.Diagnose] on the client of ctx, or the default one.
+func Diagnose(ctx context.Context, o *DiagnoseOptions) ([]Finding, error) {
+	c, err := clientFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.Diagnose(ctx, o)
+}
+
+// Diagnose says what a provider can enforce where it would make sandboxes, and
+// how to get what is missing. A nil o asks the client's provider. Findings are no
+// errors, also those of [FindingFailed]. The local provider builds sandboxes for
+// it, which end at once, and leaves nothing behind. Providers that cannot
+// say: [ErrNotSupported].
+func (c *Client) Diagnose(ctx context.Context, o *DiagnoseOptions) ([]Finding, error) {
+	var opts DiagnoseOptions
+	if o != nil {
+		opts = *o
+	}
+	p, err := c.provider(opts.Provider)
+	if err != nil {
+		return nil, err
+	}
+	d, ok := p.(providers.Doctor)
+	if !ok {
+		return nil, errdefs.New("E8004", "diagnose", "provider "+p.Name()+" says nothing about this machine")
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, c.providerError(ctx, "diagnose", err)
+	}
+	return d.Diagnose(ctx), nil
+}

@@ -4,9 +4,13 @@ package local
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -56,4 +60,66 @@ func stepAside(dir string) error {
 		return err
 	}
 	return nil
+}
+
+// A Delegator asks the system for a control group in which this process may make
+// others. When it returns nil, this process is in it.
+type Delegator func(ctx context.Context) error
+
+// delegator is what was registered; its answer is kept, because what it does
+// concerns the process and not one provider.
+var delegator struct {
+	mu   sync.Mutex
+	ask  Delegator
+	done bool
+	err  error
+}
+
+// RegisterDelegator makes d the way to get control groups where the ones that
+// are there cannot limit memory. It is asked at most once. It is meant for init
+// functions: package providers/local/systemd has one.
+func RegisterDelegator(d Delegator) {
+	delegator.mu.Lock()
+	defer delegator.mu.Unlock()
+	delegator.ask, delegator.done, delegator.err = d, false, nil
+}
+
+// delegatorTimeout bounds the wait for the service manager.
+const delegatorTimeout = 5 * time.Second
+
+// errNoDelegator says that nobody can be asked.
+var errNoDelegator = errors.New("nobody to ask")
+
+func askDelegator() error {
+	delegator.mu.Lock()
+	defer delegator.mu.Unlock()
+	if delegator.ask == nil {
+		return errNoDelegator
+	}
+	if !delegator.done {
+		ctx, cancel := context.WithTimeout(context.Background(), delegatorTimeout)
+		defer cancel()
+		delegator.err, delegator.done = delegator.ask(ctx), true
+	}
+	return delegator.err
+}
+
+// findGroups is findCgroups and, where that finds no way to limit memory, once
+// more after the delegator was asked.
+func findGroups(parent, root string) *cgroupHost {
+	h := findCgroups(parent, root)
+	if h.mechanism(limitMemory) != "" || parent != "" {
+		return h
+	}
+	err := askDelegator()
+	switch {
+	case err == nil:
+		return findCgroups(parent, root)
+	case errors.Is(err, errNoDelegator):
+		return h
+	}
+	for limit, why := range h.why {
+		h.why[limit] = why + "; " + err.Error()
+	}
+	return h
 }

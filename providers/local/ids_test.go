@@ -130,8 +130,8 @@ func TestIDRangeWithin(t *testing.T) {
 		"      1001       1001          1\n": false,
 		"0 1000 1\n1 100000 65536\n":         false,
 		"0 1000 1\n100000 1 65535\n":         true,
-		"":                                  false,
-		"x y z\n":                           false,
+		"":                                   false,
+		"x y z\n":                            false,
 	} {
 		if got := r.within([]byte(text)); got != want {
 			t.Errorf("%q: %v", text, got)

@@ -146,7 +146,7 @@ func New(c providers.Config) (*Provider, error) {
 		}
 	}
 	parent := c.Settings[settingCgroupParent]
-	p.groups = sync.OnceValue(func() *cgroupHost { return findCgroups(parent, p.root) })
+	p.groups = sync.OnceValue(func() *cgroupHost { return findGroups(parent, p.root) })
 	return p, nil
 }
 

@@ -18,7 +18,7 @@ const (
 	unlimited  = "none"
 )
 
-const groupRemedy = "run as root, or below a control group that is delegated to you: systemd-run --user --scope -p Delegate=yes PROGRAM"
+const groupRemedy = "run as root, or below a control group that is delegated to you: with systemd, import github.com/agent-sandbox/sandbox-go/providers/local/systemd or start the program with systemd-run --user --scope -p Delegate=yes PROGRAM; sandboxd doctor prints what to do elsewhere"
 
 // degradations lists what this machine does not let us enforce for o. It is
 // known before anything runs.

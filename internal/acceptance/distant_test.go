@@ -149,6 +149,7 @@ func TestElsewhere(t *testing.T) {
 		"foreign": always + "|TestGrace|TestClasses|TestFiles|TestLogModes|TestNestedModes|TestPrinting|TestEnds|TestLargeValues",
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // processes of their own, which wait for clocks most of the time
 			ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 			defer cancel()
 			cmd := exec.CommandContext(ctx, os.Args[0], "-test.run", "^("+these+")$", "-test.v")

@@ -111,7 +111,7 @@ func traceeRole() error {
 	if _, _, e := unix.Syscall(unix.SYS_PTRACE, unix.PTRACE_TRACEME, 0, uintptr(unsafe.Pointer(nil))); e != 0 {
 		return e
 	}
-	return unix.Kill(os.Getpid(), unix.SIGSTOP)
+	return unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP) // this thread and no other is traced
 }
 
 func debugSandbox(t *testing.T, debug bool) (sb *providers.Sandbox, run func(role string) (string, string)) {

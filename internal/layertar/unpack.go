@@ -45,6 +45,14 @@ type Options struct {
 	// who need not be root.
 	OwnerBase int
 
+	// KeepOwners keeps the ids of the archive without adding anything: the caller
+	// is root of a user namespace that maps them.
+	KeepOwners bool
+
+	// Snapshot says that Pack made the archive: attributes of users, holes and
+	// names that look like instructions are what they were.
+	Snapshot bool
+
 	Entries int64 // of the archive; zero: DefaultEntries
 	Bytes   int64 // of the archive, and of the files together; zero: DefaultBytes
 }
@@ -114,6 +122,7 @@ type attrs struct {
 	mode     uint32
 	uid, gid int
 	mtime    time.Time
+	user     map[string]string // attributes
 }
 
 type unpacker struct {
@@ -177,7 +186,7 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	if hidden, ok := strings.CutPrefix(base, whiteoutPrefix); ok {
+	if hidden, ok := strings.CutPrefix(base, whiteoutPrefix); ok && !(u.o.Snapshot && h.PAXRecords[recordLiteral] != "") {
 		u.stats.Entries++
 		if base == opaqueName {
 			return setOpaque(in)
@@ -210,7 +219,14 @@ func (u *unpacker) entry(h *tar.Header, r io.Reader) error {
 	if h.Typeflag == tar.TypeSymlink {
 		return u.symlink(in, base, h.Linkname, a)
 	}
-	return u.file(in, base, h.Size, r, a)
+	if u.o.Snapshot && h.PAXRecords[recordSparse] != "" {
+		size, parts, err := decodeSparse(h.PAXRecords[recordSparse], h.Size)
+		if err != nil {
+			return err
+		}
+		return u.file(in, base, h.Size, r, a, size, parts)
+	}
+	return u.file(in, base, h.Size, r, a, h.Size, nil)
 }
 
 // attrs cuts the attributes of an entry down to what is kept.
@@ -222,7 +238,29 @@ func (u *unpacker) attrs(h *tar.Header) attrs {
 	if a.mtime.Before(time.Unix(0, 0)) || a.mtime.Year() > 2200 { // beyond what file systems keep
 		a.mtime = time.Unix(0, 0)
 	}
+	if u.o.Snapshot {
+		for k, v := range h.PAXRecords {
+			key, ok := strings.CutPrefix(k, recordAttr)
+			if !ok || !strings.HasPrefix(key, userAttr) || strings.HasPrefix(key, overlayAttr) {
+				continue
+			}
+			if a.user == nil {
+				a.user = map[string]string{}
+			}
+			a.user[key] = v
+		}
+	}
 	return a
+}
+
+// setUser gives a file the attributes of users.
+func (a attrs) setUser(fd int) error {
+	for k, v := range a.user {
+		if err := unix.Fsetxattr(fd, k, []byte(v), 0); err != nil {
+			return fmt.Errorf("set attribute %q: %w", clip(k), err)
+		}
+	}
+	return nil
 }
 
 // nobody is the id of those that have none.
@@ -230,7 +268,7 @@ const nobody = 65534
 
 func (u *unpacker) owner(id int) int {
 	switch {
-	case u.o.OwnerBase == 0:
+	case u.o.OwnerBase == 0 && !u.o.KeepOwners:
 		return -1
 	case id < 0 || id > nobody:
 		id = nobody
@@ -340,7 +378,9 @@ func (u *unpacker) symlink(in int, base, target string, a attrs) error {
 	return setTime(in, base, a.mtime)
 }
 
-func (u *unpacker) file(in int, base string, size int64, r io.Reader, a attrs) error {
+// file writes a file of size bytes, of which full are after each other in r; with
+// parts it has full bytes, and size of them are in r.
+func (u *unpacker) file(in int, base string, size int64, r io.Reader, a attrs, full int64, parts []extent) error {
 	if size < 0 || size > u.o.Bytes-u.stats.Bytes {
 		return &LimitError{"bytes", u.o.Bytes}
 	}
@@ -350,13 +390,21 @@ func (u *unpacker) file(in int, base string, size int64, r io.Reader, a attrs) e
 	}
 	f := os.NewFile(uintptr(fd), base)
 	defer f.Close()
-	n, err := io.CopyBuffer(struct{ io.Writer }{f}, io.LimitReader(r, size), u.buf)
+	var n int64
+	if full != size {
+		n, err = u.parts(f, r, full, parts)
+	} else {
+		n, err = io.CopyBuffer(struct{ io.Writer }{f}, io.LimitReader(r, size), u.buf)
+	}
 	u.stats.Bytes += n
 	switch {
 	case err != nil:
 		return err
 	case n != size:
 		return io.ErrUnexpectedEOF
+	}
+	if err := a.setUser(fd); err != nil {
+		return err
 	}
 	if a.uid >= 0 {
 		if err := f.Chown(a.uid, a.gid); err != nil {
@@ -367,6 +415,21 @@ func (u *unpacker) file(in int, base string, size int64, r io.Reader, a attrs) e
 		return &os.PathError{Op: "chmod", Path: base, Err: err}
 	}
 	return setTime(in, base, a.mtime)
+}
+
+// parts writes a file with holes.
+func (u *unpacker) parts(f *os.File, r io.Reader, full int64, parts []extent) (n int64, err error) {
+	if err := f.Truncate(full); err != nil {
+		return 0, err
+	}
+	for _, x := range parts {
+		m, err := io.CopyBuffer(struct{ io.Writer }{io.NewOffsetWriter(f, x.offset)}, io.LimitReader(r, x.length), u.buf)
+		n += m
+		if err != nil || m != x.length {
+			return n, err
+		}
+	}
+	return n, nil
 }
 
 func setTime(in int, base string, at time.Time) error {
@@ -403,6 +466,9 @@ func (u *unpacker) finishDir(name string, a attrs) error {
 		return err
 	}
 	defer unix.Close(fd)
+	if err := a.setUser(fd); err != nil {
+		return err
+	}
 	if a.uid >= 0 {
 		if err := unix.Fchown(fd, a.uid, a.gid); err != nil {
 			return err

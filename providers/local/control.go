@@ -11,6 +11,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
@@ -46,6 +47,11 @@ const (
 	opPause    = "pause"
 	opResume   = "resume" // with a lifetime also opExtend
 	opUsage    = "usage"
+
+	// See capture.
+	opSnapshot  = "snapshot"
+	opHibernate = "hibernate"
+	opCommit    = "commit" // the files are kept
 )
 
 // Refusals of the protocol.
@@ -73,6 +79,10 @@ type controller struct {
 	pause *pauser
 	usage usageMeter
 	log   *slog.Logger
+
+	files   *os.File // what the sandbox has written
+	layered bool
+	request json.RawMessage // of the creation
 }
 
 // serveControl answers requests until the listener fails.
@@ -102,6 +112,9 @@ func (ctl *controller) serve(c net.Conn) {
 		c.SetDeadline(time.Now().Add(controlIdle))
 		line, err := r.ReadSlice('\n') // an error when the line is longer than the buffer
 		if err != nil {
+			return
+		}
+		if ctl.capture(c, line) {
 			return
 		}
 		answer, end := ctl.answer(line)

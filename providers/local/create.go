@@ -48,6 +48,9 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (mad
 		return nil, err
 	}
 	defer done()
+	if err := order.startFrom(t, p); err != nil {
+		return nil, err
+	}
 	reapStrays()
 	p.pool.enter()
 	defer func() { p.pool.leave(t, order, made != nil) }()
@@ -98,6 +101,9 @@ type order struct {
 	poolKey    string   // empty: not for a sandbox of the pool
 	root       rootTree // filled in when there is a directory for it
 	asked      string   // User of the request
+	layers     []string // uppermost first
+	kept       []string // places that layers have
+	asleep     *sleeper // nil: a new sandbox
 }
 
 func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*order, error) {
@@ -251,9 +257,13 @@ func (b *builder) complete(ctx context.Context, conn net.Conn) (*providers.Sandb
 		Resources: b.saved.Resources, Data: p.endpoint(o.id, providers.Secret(b.conf.Token)),
 		Artifacts: b.artifacts, DefaultUser: o.User, RuntimeVersion: version.Envd,
 	}
+	if err := b.awake(); err != nil {
+		return nil, err
+	}
 	if err := p.adopt(b); err != nil {
 		return nil, err
 	}
+	b.forgetSleep()
 	return sb, nil
 }
 
@@ -311,6 +321,9 @@ func (b *builder) undo() error {
 		b.files[last].Close()
 		b.files = b.files[:last]
 	}
+	if b.o.asleep != nil {
+		return b.backToSleep()
+	}
 	if len(b.files) == 0 { // init had the lock
 		err := b.t.collectID(b.o.id)
 		if errors.Is(err, errBusy) {
@@ -345,15 +358,20 @@ func (b *builder) prepare(ctx context.Context) error {
 		}
 		b.keep(lease)
 	}
-	if err := b.saveConfig(); err != nil {
+	if err := b.holdLayers(ctx); err != nil {
 		return err
 	}
 	volumes, err := b.openVolumes()
 	if err != nil {
 		return err
 	}
-	b.conf.ID, b.conf.Token = o.id, randomText(32)
+	token := randomText(32)
+	if o.asleep != nil {
+		token = o.asleep.token
+	}
+	b.conf.ID, b.conf.Token = o.id, token
 	b.conf.CPUMilli, b.conf.Memory = o.limits.cpuMilli, o.limits.memory
+	b.conf.Layered, b.conf.Woken = len(o.layers) > 0, o.asleep != nil
 	if err := b.e.dir.write(fileToken, []byte(b.conf.Token)); err != nil {
 		return err
 	}
@@ -362,6 +380,7 @@ func (b *builder) prepare(ctx context.Context) error {
 		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.exposed(o), root: o.root,
 		volumes: volumes, places: o.places, placesOfRoot: o.User == "root",
 		debug: o.Debug, lock: b.files[0], cpus: o.limits.affinity(),
+		layers: b.t.stackOf(o.layers), kept: o.kept,
 	}
 	b.conf.Writable = b.spec.writable()
 	if err := b.openFiles(lease); err != nil {
@@ -383,6 +402,13 @@ func (b *builder) setPurpose() {
 		DiskRead: o.limits.diskRead, DiskWrite: o.limits.diskWrite}
 	b.saved.Detached, b.saved.User = o.Detached, o.User
 	b.conf.purpose = purpose{Env: o.allow.environment(o.Env), User: o.User, WorkDir: o.WorkDir, Detached: o.Detached, Deadline: bootAfter(o.Lifetime)}
+	again := o.CreateRequest
+	again.User = o.asked
+	b.conf.Request, _ = json.Marshal(again) // as requestDigest has done
+	b.saved.fileSet = fileSet{Layers: o.layers, Places: savePlaces(o.places), Mapping: o.mapping}
+	if o.asleep != nil {
+		b.saved.CreatedAt = o.asleep.created
+	}
 }
 
 // saveConfig writes down what there is to remove. The file of a sandbox of the
@@ -435,7 +461,11 @@ func (b *builder) openFiles(lease *os.File) error {
 	open(&b.spec.listener, func() (*os.File, error) { return b.e.listen(fileRuntime) })
 	open(&b.spec.control, func() (*os.File, error) { return b.e.listen(fileControl) })
 	open(&b.spec.log, create(fileLog))
-	open(&note, create(fileEnd))
+	end := fileEnd
+	if b.o.asleep != nil {
+		end = fileNewEnd
+	}
+	open(&note, create(end))
 	if lease == nil {
 		open(&lease, func() (*os.File, error) { return os.Open(os.DevNull) })
 	}

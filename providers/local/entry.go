@@ -52,6 +52,7 @@ type savedConfig struct {
 	User      string              `json:"user"`
 	Cgroups   []string            `json:"cgroups,omitempty"` // in the order of removal
 	Block     int                 `json:"block"`             // leased block of ids; -1: none
+	fileSet                       // that it started with
 }
 
 // savedState is state.json: where init is and what it is.
@@ -70,6 +71,9 @@ func (t *tree) newEntry(id string) (*entry, *os.File, error) {
 		err := t.boxes.mkdir(id)
 		if err == unix.EEXIST {
 			err := t.collectID(id)
+			if errors.Is(err, errAsleep) {
+				return nil, nil, errBusy
+			}
 			if made && errors.Is(err, errBusy) { // the collector that took ours
 				time.Sleep(time.Millisecond)
 				continue
@@ -156,9 +160,10 @@ func (e *entry) listen(name string) (*os.File, error) {
 
 // Why a sandbox ended, as written in the file end.
 const (
-	endExpired = "expired"
-	endKilled  = "killed"
-	endClient  = "client" // the client of an attached sandbox is gone
+	endExpired    = "expired"
+	endKilled     = "killed"
+	endHibernated = "hibernated"
+	endClient     = "client" // the client of an attached sandbox is gone
 )
 
 // noteEnd writes why the sandbox is being ended. The first note counts.

@@ -4,6 +4,7 @@ package local
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -21,7 +22,7 @@ import (
 const killLimit = 30 * time.Second
 
 // collectID removes what a dead sandbox left. errBusy: it lives, or somebody
-// else is removing it. No error: there is nothing of it any more.
+// else is removing it. errAsleep: it hibernates, and stays. No error: there is nothing of it any more.
 func (t *tree) collectID(id string) error {
 	for {
 		if err := t.collectOnce(id); !errors.Is(err, errTaken) {
@@ -51,6 +52,9 @@ func (t *tree) collectOnce(id string) error {
 		return err
 	}
 	defer lock.Close()
+	if e.asleep() {
+		return cmp.Or(t.tidy(e), errAsleep)
+	}
 	return t.remove(e, true)
 }
 
@@ -66,24 +70,11 @@ func (t *tree) remove(e *entry, record bool) error {
 	}
 	stateErr := e.load(fileState, &state)
 
-	// The lock is free a moment before the kernel has ended the other
-	// processes of the namespace.
-	if f, err := state.open(); err == nil {
-		err = t.waitEnd(e, f, killLimit)
-		f.Close()
-		if err != nil {
-			return fmt.Errorf("sandbox %s does not end: %w", e.id, err)
-		}
+	if confErr != nil {
+		conf.Block = -1
 	}
-	if confErr == nil {
-		if err := removeCgroups(ownCgroups(e.id, conf.Cgroups)); err != nil {
-			return err
-		}
-	}
-	if confErr == nil && conf.Block >= 0 {
-		if err := releaseLease(t.ids, conf.Block); err != nil {
-			return err
-		}
+	if err := t.release(e, &conf); err != nil {
+		return err
 	}
 	if record && confErr == nil && stateErr == nil {
 		if err := t.recordEnd(endRecord{ID: e.id, Why: e.endNote(), At: time.Now(), Request: conf.Request}); err != nil {
@@ -98,12 +89,38 @@ func (t *tree) remove(e *entry, record bool) error {
 	}
 	switch err := unix.Unlinkat(t.boxes.fd(), e.id, unix.AT_REMOVEDIR); err {
 	case nil, unix.ENOENT:
+		if len(conf.Layers) > 0 { // perhaps nobody else used them
+			return t.sweepLayers(context.Background())
+		}
 		return nil
 	case unix.ENOTEMPTY:
 		return errTaken
 	default:
 		return fmt.Errorf("remove sandbox %s: %w", e.id, err)
 	}
+}
+
+// release waits for the end of all processes of a dead sandbox and gives back
+// what it had outside of its directory.
+func (t *tree) release(e *entry, conf *savedConfig) error {
+	var state savedState
+	_ = e.load(fileState, &state) // never ready
+	// The lock is free a moment before the kernel has ended the other
+	// processes of the namespace.
+	if f, err := state.open(); err == nil {
+		err = t.waitEnd(e, f, killLimit)
+		f.Close()
+		if err != nil {
+			return fmt.Errorf("sandbox %s does not end: %w", e.id, err)
+		}
+	}
+	if err := removeCgroups(ownCgroups(e.id, conf.Cgroups)); err != nil {
+		return err
+	}
+	if conf.Block < 0 {
+		return nil
+	}
+	return releaseLease(t.ids, conf.Block)
 }
 
 // collect removes what all dead sandboxes left, leases and executables that
@@ -118,11 +135,11 @@ func (t *tree) collect(ctx context.Context) error {
 		if checkID("collect", id) != nil {
 			continue // not ours; nothing of ours has such a name
 		}
-		if err := t.collectID(id); err != nil && !errors.Is(err, errBusy) {
+		if err := t.collectID(id); err != nil && !errors.Is(err, errBusy) && !errors.Is(err, errAsleep) {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, collectLeases(t.ids))...)
+	return errors.Join(append(errs, collectLeases(t.ids), t.sweepLayers(ctx))...)
 }
 
 // endRecord is one line of the file ended.
@@ -211,12 +228,16 @@ func (t *tree) ended(id string) (endRecord, bool) {
 	return r, true
 }
 
+func noSandbox(op, root, id string) error {
+	return &errdefs.Error{Code: "E2020", Op: op, Message: "no sandbox " + id + " in " + root}
+}
+
 // gone is the error for a sandbox that is not there: why it ended when that is
 // known, else E2020.
 func (t *tree) gone(op, id string) error {
 	r, ok := t.ended(id)
 	if !ok {
-		return &errdefs.Error{Code: "E2020", Op: op, Message: "no sandbox " + id + " in " + t.path}
+		return noSandbox(op, t.path, id)
 	}
 	code, what := errdefs.Code("E2023"), "ended by itself"
 	switch r.Why {

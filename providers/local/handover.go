@@ -16,7 +16,7 @@ import (
 
 // maxPurpose bounds a purpose as it travels, in bytes: JSON may write one byte
 // of the environment as six.
-const maxPurpose = 8 << 20
+const maxPurpose = 16 << 20
 
 // purposeLimit bounds the time that a waiting init may take to read.
 const purposeLimit = 10 * time.Second

@@ -23,6 +23,12 @@ func (p *Provider) Kill(ctx context.Context, id string) error {
 	}
 	defer done()
 	e, err := t.living(ctx, op, id)
+	if errors.Is(err, errAsleep) {
+		if err := t.killAsleep(id); !errors.Is(err, errBusy) {
+			return err
+		}
+		return p.Kill(ctx, id) // it was woken at this moment
+	}
 	if err != nil {
 		return notThere(op, err)
 	}
@@ -69,6 +75,9 @@ func (t *tree) kill(ctx context.Context, e *entry) error {
 			return err
 		}
 		err := t.collectID(e.id)
+		if errors.Is(err, errAsleep) { // it fell asleep before we came
+			err = t.killAsleep(e.id)
+		}
 		if !errors.Is(err, errBusy) {
 			return err
 		}

@@ -18,8 +18,9 @@ import (
 // made under one mutex, so that a request to move the end either comes before
 // the end and counts, or is refused.
 type life struct {
-	note *os.File         // the first line says why it ended
-	exit func(why string) // ends the sandbox at once; does not return in init
+	note  *os.File         // the first line says why it ended
+	exit  func(why string) // ends the sandbox at once; does not return in init
+	woken bool             // it had hibernated, and does so again when nobody takes it over
 
 	mu       sync.Mutex
 	deadline int64    // CLOCK_BOOTTIME, ns
@@ -86,6 +87,9 @@ func (l *life) endLocked(why string) {
 	l.ended = true
 	if l.note != nil {
 		_, _ = l.note.WriteString(why + "\n") // without it the end counts as a crash
+		if why == endHibernated {
+			_ = l.note.Sync() // what has been kept outlives the machine's restart
+		}
 	}
 }
 
@@ -144,6 +148,10 @@ func (l *life) follow(lifeline io.Reader, detached bool) {
 	for {
 		n, err := lifeline.Read(b[:])
 		if n == 1 && b[0] == detachByte && detached {
+			return
+		}
+		if err != nil && detached && l.woken {
+			l.finish(endHibernated)
 			return
 		}
 		if err != nil {

@@ -89,7 +89,6 @@ func checkRequest(r *providers.CreateRequest) error {
 		asked bool
 		what  string
 	}{
-		{r.Snapshot != "", "starts no sandbox from a snapshot"},
 		{r.Scratch == "disk", "keeps files in memory only"},
 		{r.Isolation != "" && r.Isolation != "container", "has no isolation " + clip(r.Isolation)},
 	} {

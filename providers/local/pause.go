@@ -55,6 +55,8 @@ func (p *Provider) ready(ctx context.Context, op, id string) (*providers.Sandbox
 		switch sb.State {
 		case providers.StateRunning, providers.StatePaused:
 			return sb, nil
+		case providers.StateStopped:
+			return nil, asleepError(op, id)
 		case providers.StateStarting:
 			select { // its creator finishes, or dies and with it the sandbox
 			case <-ctx.Done():
@@ -75,6 +77,18 @@ func (p *Provider) resume(ctx context.Context, op, id string, req providers.Conn
 		}
 	}
 	sb, err := p.ready(ctx, op, id)
+	for errors.Is(err, errAsleep) {
+		sb, err = p.wake(ctx, op, id, req.Lifetime)
+		if err == nil || !errors.Is(err, errBusy) {
+			return sb, err
+		}
+		select { // somebody else wakes it, or it falls asleep
+		case <-ctx.Done():
+			return nil, cancelled(ctx, op)
+		case <-time.After(5 * time.Millisecond):
+		}
+		sb, err = p.ready(ctx, op, id)
+	}
 	if err != nil {
 		return nil, err
 	}

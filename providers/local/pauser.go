@@ -3,6 +3,7 @@
 package local
 
 import (
+	"errors"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -114,4 +115,21 @@ func (p *pauser) resume() error {
 	p.state.Store(stateGoing)
 	p.gate.Unlock()
 	return nil
+}
+
+// during calls f while nothing but init runs. Unlike in a pause, calls from
+// outside are not refused: what they start waits.
+func (p *pauser) during(f func() error) (err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.paused() {
+		return f()
+	}
+	p.gate.Lock()
+	defer p.gate.Unlock()
+	defer func() { err = errors.Join(err, p.freezer.thaw()) }()
+	if err := p.stopAll(time.Now().Add(pauseLimit)); err != nil {
+		return err
+	}
+	return f()
 }

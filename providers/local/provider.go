@@ -169,6 +169,7 @@ func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error)
 			providers.CapDetached: true, providers.CapMetadataFilter: true, providers.CapVolumes: true,
 			providers.CapPause: true, providers.CapPorts: true, providers.CapMetrics: true,
 			providers.CapContainer: true, providers.CapDebug: true,
+			providers.CapSnapshot: true, providers.CapFork: true, providers.CapHibernate: true,
 			providers.CapDiskRate:     p.groups().mechanism(limitIO) != "",
 			providers.CapEgressPolicy: true, providers.CapNetworkLog: true,
 		},
@@ -300,6 +301,13 @@ func (p *Provider) find(ctx context.Context, op, id string) (*providers.Sandbox,
 	}
 	defer done()
 	e, err := t.living(ctx, op, id)
+	if errors.Is(err, errAsleep) {
+		conf, err := t.config(id)
+		if err != nil {
+			return nil, t.settle(ctx, op, id)
+		}
+		return describeAsleep(id, &conf), nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -316,6 +324,8 @@ func (t *tree) living(ctx context.Context, op, id string) (*entry, error) {
 	switch err := t.collectID(id); {
 	case err == nil:
 		return nil, t.gone(op, id)
+	case errors.Is(err, errAsleep):
+		return nil, asleepError(op, id)
 	case !errors.Is(err, errBusy):
 		return nil, err
 	}
@@ -337,6 +347,9 @@ func (t *tree) settle(ctx context.Context, op, id string) error {
 		err := t.collectID(id)
 		if err == nil {
 			return t.gone(op, id)
+		}
+		if errors.Is(err, errAsleep) {
+			return asleepError(op, id)
 		}
 		if !errors.Is(err, errBusy) {
 			return err
@@ -495,7 +508,10 @@ func (p *Provider) listed(ctx context.Context, t *tree, confs []savedConfig) ([]
 }
 
 func (p *Provider) listedOne(ctx context.Context, t *tree, c savedConfig) (*providers.Sandbox, error) {
-	if err := t.collectID(c.ID); !errors.Is(err, errBusy) {
+	switch err := t.collectID(c.ID); {
+	case errors.Is(err, errAsleep):
+		return describeAsleep(c.ID, &c), nil
+	case !errors.Is(err, errBusy):
 		return nil, err
 	}
 	e, err := t.openEntry(c.ID)

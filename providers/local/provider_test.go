@@ -557,7 +557,7 @@ func TestCapabilities(t *testing.T) {
 	}
 	defer p.Close()
 	c, err := p.Capabilities(t.Context())
-	if err != nil || c.Set[providers.CapSnapshot] || !c.Set[providers.CapPause] || !c.Set[providers.CapPorts] || !c.Set[providers.CapMetrics] || !c.Set[providers.CapDetached] || c.Lifetime.Default != 5*time.Minute || c.Lifetime.Max != 0 {
+	if err != nil || !c.Set[providers.CapSnapshot] || c.Set[providers.CapGPU] || !c.Set[providers.CapPause] || !c.Set[providers.CapPorts] || !c.Set[providers.CapMetrics] || !c.Set[providers.CapDetached] || c.Lifetime.Default != 5*time.Minute || c.Lifetime.Max != 0 {
 		t.Errorf("%+v, %v", c, err)
 	}
 }

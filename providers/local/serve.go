@@ -34,6 +34,8 @@ type serveConfig struct {
 	Groups       []string `json:"groups,omitempty"`        // kinds of the files of control groups
 	Writable     []string `json:"writable,omitempty"`      // paths beside those of every sandbox
 	Freezer      string   `json:"freezer"`                 // as in the report
+	Layered      bool     `json:"layered,omitempty"`       // what is written lies above layers
+	Woken        bool     `json:"woken,omitempty"`         // it had hibernated
 	purpose
 }
 
@@ -44,7 +46,8 @@ type purpose struct {
 	User     string            `json:"user"`
 	WorkDir  string            `json:"work_dir,omitempty"`
 	Detached bool              `json:"detached"`
-	Deadline int64             `json:"deadline"` // CLOCK_BOOTTIME, ns
+	Deadline int64             `json:"deadline"`          // CLOCK_BOOTTIME, ns
+	Request  json.RawMessage   `json:"request,omitempty"` // of the creation, to start the sandbox once more
 }
 
 // Positions in launchSpec.extra: the note of the end, the lease of the block of
@@ -107,6 +110,7 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err := guardInit(in, life, conf); err != nil {
 		return fmt.Errorf("start the guard: %w", err)
 	}
+	life.woken = conf.Woken
 	go life.run()
 	go life.follow(in.lifeline, conf.Detached)
 
@@ -118,7 +122,10 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
 	}
-	go serveControl(control, &controller{token: conf.Token, life: life, pause: pause, log: log})
+	go serveControl(control, &controller{
+		token: conf.Token, life: life, pause: pause, log: log,
+		files: in.files, layered: conf.Layered, request: conf.Request,
+	})
 
 	srv, err := server.New(&server.Options{
 		Token:           conf.Token,

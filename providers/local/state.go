@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,6 +24,8 @@ import (
 //	boxes/<id>/   one living sandbox, or what a dead one left
 //	bin/<digest>  executables that are bound into sandboxes
 //	ids/<n>.lock  leases of blocks of user ids
+//	layers/<name> trees of files that sandboxes start with
+//	snapshots/<id> what snapshots consist of
 //	ended         why sandboxes ended, for a while
 //
 // Every name below it is reached through an open descriptor and never through
@@ -30,6 +33,7 @@ import (
 type tree struct {
 	path                  string // of base, for binds and messages
 	base, boxes, bin, ids *folder
+	layers, snapshots     *folder
 }
 
 // defaultStateRoot is where state lies when nothing else is configured.
@@ -60,7 +64,7 @@ func openTree(root string) (*tree, error) {
 	for _, s := range []struct {
 		name string
 		to   **folder
-	}{{"boxes", &t.boxes}, {"bin", &t.bin}, {"ids", &t.ids}} {
+	}{{"boxes", &t.boxes}, {"bin", &t.bin}, {"ids", &t.ids}, {layersDir, &t.layers}, {snapshotsDir, &t.snapshots}} {
 		if *s.to, err = base.ensure(s.name); err != nil {
 			t.close()
 			return nil, unsafeState(filepath.Join(path, s.name), err)
@@ -70,7 +74,7 @@ func openTree(root string) (*tree, error) {
 }
 
 func (t *tree) close() {
-	for _, d := range []*folder{t.base, t.boxes, t.bin, t.ids} {
+	for _, d := range []*folder{t.base, t.boxes, t.bin, t.ids, t.layers, t.snapshots} {
 		d.close()
 	}
 }
@@ -345,22 +349,22 @@ func (d *folder) allNames() ([]string, error) {
 	return f.Readdirnames(-1)
 }
 
-// clear removes everything in d but the entry keep.
-func (d *folder) clear(keep string) error {
+// clear removes everything in d but the entries keep.
+func (d *folder) clear(keep ...string) error {
 	names, err := d.allNames()
 	if err != nil {
 		return err
 	}
 	var errs []error
 	for _, n := range names {
-		if n == keep {
+		if slices.Contains(keep, n) {
 			continue
 		}
 		err := d.remove(n)
 		if err == unix.EISDIR || err == unix.EPERM {
 			var s *folder
 			if s, err = d.sub(n); err == nil {
-				err = s.clear("")
+				err = s.clear()
 				s.close()
 			}
 			if err == nil {

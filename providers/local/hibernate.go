@@ -1,0 +1,303 @@
+//go:build linux
+
+package local
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/internal/version"
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+var _ providers.Hibernator = (*Provider)(nil)
+
+// A sandbox that hibernates is its directory with a lock that nobody holds,
+// sleep.json, and a note that it ended by going to sleep. Init writes the note
+// after the client has written sleep.json, so that there is never less than a
+// whole sandbox; a new note takes the place of the old one when it has been
+// woken, so that there is never more than one.
+const (
+	fileSleep  = "sleep.json"
+	fileNewEnd = "end.new" // note of a sandbox that is being woken
+)
+
+// asleepFiles are what the directory of such a sandbox holds.
+var asleepFiles = []string{fileLock, fileConfig, fileSleep, fileEnd}
+
+// savedSleep is sleep.json: what it takes to start the sandbox again. Unlike
+// config.json it holds secrets: the token and the environment.
+type savedSleep struct {
+	Token   string                  `json:"token"`
+	Request providers.CreateRequest `json:"request"`
+	At      time.Time               `json:"at"`
+	fileSet
+}
+
+// errAsleep says that a sandbox hibernates.
+var errAsleep = errors.New("it hibernates")
+
+func asleepError(op, id string) error {
+	return &errdefs.Error{Code: "E2024", Op: op, Message: "sandbox " + id + " is stopped", Err: errAsleep, Suggestion: "connect to it: that starts it again"}
+}
+
+// asleep reports whether e is a sandbox that hibernates. Its lock is held.
+func (e *entry) asleep() bool {
+	var st unix.Stat_t
+	return e.endNote() == endHibernated && unix.Fstatat(e.dir.fd(), fileSleep, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+}
+
+// Hibernate keeps the files that the sandbox can write, as Snapshot does, and
+// ends every process of it: unlike a pause it needs no memory, and outlives the
+// machine's restart. Processes, what they had in memory, /run and /dev/shm are
+// gone.
+//
+// The sandbox then is providers.StateStopped. It has no end: it stays, also when
+// it was attached and its client ends, until Kill removes it. Connect starts it
+// again under its id, with the token, environment, metadata, limits, network and
+// volumes that it was created with; attached to whoever connects, unless it was
+// created detached. Its lifetime then starts anew: the one of its creation, or of
+// the ConnectRequest when that is longer. While it is stopped its token and
+// environment are in a file in the state directory.
+//
+// When Hibernate fails, or its process dies, the sandbox goes on, has ended, or is
+// stopped as a whole. A sandbox that is stopped already is E2024.
+func (p *Provider) Hibernate(ctx context.Context, id string) error {
+	const op = "hibernate sandbox"
+	if _, err := p.ready(ctx, op, id); err != nil {
+		return err
+	}
+	t, done, err := p.begin(ctx, op)
+	if err != nil {
+		return err
+	}
+	defer done()
+	e, err := t.living(ctx, op, id)
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	var conf savedConfig
+	if err := e.load(fileConfig, &conf); err != nil {
+		return t.settle(ctx, op, id)
+	}
+	if err := conf.canKeep(op); err != nil {
+		return err
+	}
+	if err := t.putToSleep(ctx, e, &conf); err != nil {
+		return t.captureError(ctx, op, id, err)
+	}
+	return p.sleeping(ctx, t, id)
+}
+
+// putToSleep keeps the files and makes init end.
+func (t *tree) putToSleep(ctx context.Context, e *entry, conf *savedConfig) error {
+	c, err := t.takeFiles(ctx, e, opHibernate, conf)
+	if err != nil {
+		return err
+	}
+	defer c.close()
+	token, err := e.token()
+	if err != nil {
+		return err
+	}
+	s := savedSleep{Token: token.Reveal(), At: time.Now().Round(0), fileSet: conf.fileSet}
+	if err := json.Unmarshal(c.request, &s.Request); err != nil {
+		return fmt.Errorf("request of the sandbox: %w", err)
+	}
+	err = t.keep(ctx, c, &s.fileSet, func() error {
+		b, err := json.Marshal(s)
+		if err != nil {
+			return err
+		}
+		return e.dir.writeSynced(fileSleep, b)
+	})
+	if err == nil {
+		err = c.commit()
+	}
+	if err != nil && !e.asleep() {
+		_ = e.dir.remove(fileSleep) // it says nothing without the note of init
+	}
+	return err
+}
+
+// sleeping waits until nothing is left that runs.
+func (p *Provider) sleeping(ctx context.Context, t *tree, id string) error {
+	const op = "hibernate sandbox"
+	p.mu.Lock()
+	c := p.live[id]
+	p.mu.Unlock()
+	if c != nil {
+		select {
+		case <-c.done:
+		case <-ctx.Done():
+			return cancelled(ctx, op)
+		}
+	}
+	err := t.settle(ctx, op, id)
+	if errors.Is(err, errAsleep) {
+		return nil
+	}
+	return err
+}
+
+// tidy removes what the life before left of a sandbox that hibernates. Its lock
+// is held.
+func (t *tree) tidy(e *entry) error {
+	names, err := e.dir.allNames()
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(names, func(n string) bool { return !slices.Contains(asleepFiles, n) }) {
+		return nil
+	}
+	return t.tidyAll(e)
+}
+
+func (t *tree) tidyAll(e *entry) error {
+	var conf savedConfig
+	if err := e.load(fileConfig, &conf); err != nil {
+		return err
+	}
+	if err := t.release(e, &conf); err != nil {
+		return err
+	}
+	return e.dir.clear(asleepFiles...)
+}
+
+// describeAsleep describes a sandbox that hibernates.
+func describeAsleep(id string, conf *savedConfig) *providers.Sandbox {
+	return &providers.Sandbox{
+		ID: id, Provider: Name, Template: conf.Template, State: providers.StateStopped, CreatedAt: conf.CreatedAt,
+		Metadata: conf.Metadata, Resources: conf.Resources, DefaultUser: conf.User, RuntimeVersion: version.Envd,
+	}
+}
+
+// sleeper is what waking needs to know of the life before.
+type sleeper struct {
+	token   string
+	created time.Time
+}
+
+// wake starts a sandbox that hibernates. errBusy: somebody else does, or it does
+// not hibernate any more.
+func (p *Provider) wake(ctx context.Context, op, id string, lifetime time.Duration) (*providers.Sandbox, error) {
+	t, done, err := p.begin(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	e, err := t.openEntry(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errBusy
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer e.close()
+	lock, err := e.dir.tryLock(fileLock)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, errBusy
+	}
+	if err != nil {
+		return nil, err
+	}
+	o, err := p.wakeOrder(ctx, t, e, lifetime)
+	if err != nil {
+		lock.Close()
+		return nil, err
+	}
+	sb, err := p.build(ctx, t, e, lock, o)
+	if err != nil && ctx.Err() != nil && errdefs.CodeOf(err) == "" {
+		err = cancelled(ctx, op)
+	}
+	return sb, err
+}
+
+func (p *Provider) wakeOrder(ctx context.Context, t *tree, e *entry, lifetime time.Duration) (*order, error) {
+	if !e.asleep() {
+		return nil, errBusy
+	}
+	var conf savedConfig
+	var s savedSleep
+	if err := errors.Join(t.tidy(e), e.load(fileConfig, &conf), e.load(fileSleep, &s)); err != nil {
+		return nil, err
+	}
+	s.Request.Lifetime = max(s.Request.Lifetime, lifetime)
+	o, err := p.order(ctx, s.Request)
+	if err != nil {
+		return nil, err
+	}
+	o.id, o.digest = e.id, conf.Request
+	o.Template = conf.Template
+	o.asleep = &sleeper{token: s.Token, created: conf.CreatedAt}
+	return o, o.useFiles(s.fileSet, p.exposed(o))
+}
+
+// awake makes the note of the new life the one that counts.
+func (b *builder) awake() error {
+	if b.o.asleep == nil {
+		return nil
+	}
+	return unix.Renameat(b.e.dir.fd(), fileNewEnd, b.e.dir.fd(), fileEnd)
+}
+
+// forgetSleep removes what the sandbox could be started from once more: now that
+// it runs it would be out of date.
+func (b *builder) forgetSleep() {
+	if b.o.asleep == nil {
+		return
+	}
+	_ = b.e.dir.remove(fileSleep) // without its note it says nothing
+}
+
+// backToSleep undoes a wake that failed. What is running has been killed.
+func (b *builder) backToSleep() error {
+	_ = b.e.noteEnd(endHibernated) // when awake was called; otherwise it says so already
+	if len(b.files) == 0 {         // init had the lock
+		err := b.t.collectID(b.o.id)
+		if errors.Is(err, errBusy) || errors.Is(err, errAsleep) {
+			err = nil
+		}
+		return err
+	}
+	err := b.t.tidyAll(b.e)
+	b.closeFiles()
+	return err
+}
+
+// killAsleep removes a sandbox that hibernates. errBusy: it does not, any more.
+func (t *tree) killAsleep(id string) error {
+	e, err := t.openEntry(id)
+	if errors.Is(err, fs.ErrNotExist) {
+		return noSandbox("kill sandbox", t.path, id)
+	}
+	if err != nil {
+		return err
+	}
+	defer e.close()
+	lock, err := e.dir.tryLock(fileLock)
+	if errors.Is(err, fs.ErrNotExist) {
+		return noSandbox("kill sandbox", t.path, id)
+	}
+	if err != nil {
+		return err
+	}
+	defer lock.Close()
+	if !e.asleep() {
+		return errBusy
+	}
+	if err := e.dir.remove(fileSleep); err != nil { // from here on it is dead
+		return &os.PathError{Op: "remove", Path: fileSleep, Err: err}
+	}
+	return t.remove(e, false)
+}

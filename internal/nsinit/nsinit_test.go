@@ -209,6 +209,11 @@ func TestProgram(t *testing.T) {
 		}, "comm", Reply{Ready: []byte("renamed ")}},
 		{"failure in every thread", []Call{privs, {Name: "bad", Nr: syscall.SYS_PRCTL, Args: []Arg{Int(-1)}, All: true}},
 			"nothing", Reply{Step: "bad", Errno: syscall.EINVAL}},
+		{"ignored in other threads", []Call{
+			{Name: "close", Nr: syscall.SYS_CLOSE, Args: []Arg{Int(5)}, All: true, Ignore: []syscall.Errno{syscall.EBADF}}, privs,
+		}, "privs", Reply{Ready: []byte("1 ")}},
+		{"failure in other threads", []Call{{Name: "close", Nr: syscall.SYS_CLOSE, Args: []Arg{Int(5)}, All: true}, privs},
+			"nothing", Reply{Step: "close", Errno: syscall.EBADF}},
 		{"repeated", []Call{{Name: "close", Nr: syscall.SYS_FCNTL, Args: []Arg{Int(0), Int(syscall.F_GETFD)}, Count: 4}}, // up to F_SETFL
 			"nothing", Reply{Ready: []byte("done")}},
 		{"signals", []Call{{Name: "deafen", Nr: Deafen}}, "signals",

@@ -51,6 +51,7 @@ const (
 type everyThread struct {
 	calls [maxAll]rawCall
 	names [maxAll][]byte
+	may   [maxAll][]byte // errors of each that are ignored
 	n     int
 	first syscall.Errno // of a call that failed in this thread
 	which []byte
@@ -61,7 +62,7 @@ func (t *everyThread) add(m *machine, s *step) {
 	for i := range s.count {
 		c := &t.calls[t.n]
 		c.nr, c.args = uintptr(s.nr), m.arguments(s, uintptr(i))
-		t.names[t.n] = s.name
+		t.names[t.n], t.may[t.n] = s.name, s.ignore
 		t.n++
 		_, _, e := syscall.RawSyscall6(c.nr, c.args[0], c.args[1], c.args[2], c.args[3], c.args[4], c.args[5])
 		if e != 0 && s.ignores(e) {
@@ -113,10 +114,11 @@ func (t *everyThread) run() (string, syscall.Errno) {
 		if e == 0 {
 			e = awaitThreads(before, sent)
 		}
-		if e == syscall.EPERM {
+		if e == syscall.EPERM || t.failedMay(e) {
 			// The thread may have been started by one that had made the calls
 			// already, and then it has their effect and not the right to make
-			// them. Whether it does is looked at in the end.
+			// them; or the call may fail, and hides the failure of another.
+			// What the thread has is looked at in the end.
 			late, lateName = e, t.failedName()
 			batchErrno = 0
 			e = 0
@@ -188,6 +190,12 @@ func decimal(n int) string {
 			return string(b[i:])
 		}
 	}
+}
+
+// failedMay reports whether the call that failed in another thread may fail so.
+func (t *everyThread) failedMay(e syscall.Errno) bool {
+	i := t.n - int(batchIndex)
+	return batchErrno != 0 && i >= 0 && i < t.n && (&step{ignore: t.may[i]}).ignores(e)
 }
 
 func (t *everyThread) failedName() string {

@@ -55,17 +55,23 @@ type target struct {
 	sb      *providers.Sandbox
 	program string
 	network string
+
+	function bool // attacks get what the process of functions has: a channel
 }
 
 func newTarget(t *testing.T, network string) *target {
 	t.Helper()
 	p := testProvider(t)
 	a := ownArtifact(t)
+	policy := &providers.NetworkPolicy{Mode: network}
+	if network == netList {
+		policy.Allow = []string{"permitted.test"}
+	}
 	sb := create(t, p, providers.CreateRequest{
-		Network: &providers.NetworkPolicy{Mode: network}, Artifacts: []providers.Artifact{a},
+		Network: policy, Artifacts: []providers.Artifact{a},
 		Resources: providers.Resources{DiskMiB: 32, MemoryMiB: 512},
 	})
-	return &target{t, p, sb, sb.Artifacts[a.Digest], network}
+	return &target{t: t, p: p, sb: sb, program: sb.Artifacts[a.Digest], network: network}
 }
 
 // run runs an attack and returns what it printed.
@@ -78,7 +84,17 @@ func (g *target) run(t *testing.T, user, attack string, args ...string) string {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	s, err := c.Start(ctx, &envd.StartOptions{Path: g.program, Env: g.attackEnv(attack, args...), User: user})
+	o := &envd.StartOptions{Path: g.program, Env: g.attackEnv(attack, args...), User: user}
+	if g.function {
+		o.Channel = envd.NewChannelID()
+		ch, err := c.OpenChannel(ctx, o.Channel)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ch.Close()
+		o.Env["LOCAL_TEST_FUNCTION"] = "1"
+	}
+	s, err := c.Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,59 +134,85 @@ func users() []string {
 	return []string{"user", "root"}
 }
 
+// attackNetworks are the modes that keep a network of their own.
+var attackNetworks = []string{netNone, netLoopback, netList}
+
 // TestAttacks runs what hostile code would try, as each user, in each mode
-// that keeps a network of its own.
+// that keeps a network of its own, as a command and as the process of functions.
 func TestAttacks(t *testing.T) {
 	needIsolation(t)
 	h := plantHost(t)
-	for _, network := range []string{netNone, netLoopback} {
+	before := digestOf(t)
+	for _, network := range attackNetworks {
 		t.Run(network, func(t *testing.T) {
 			g := newTarget(t, network)
 			h.token = g.sb.Data.Token.Reveal()
 			h.checkInit(t, initOf(t, g))
 			for _, user := range users() {
-				t.Run(user, func(t *testing.T) {
-					for _, c := range []struct {
-						attack string
-						args   []string
-					}{
-						{"privileges", nil},
-						{"canaries", h.canaries},
-						{"environment", []string{h.secret, h.token}},
-						{"magic links", nil},
-						{"descriptors", []string{h.name}},
-						{"executables", []string{g.program}},
-						{"markers", []string{filepath.Dir(g.program)}},
-						{"mounts", nil},
-						{"namespaces", nil},
-						{"cgroups", nil},
-						{"settings", nil},
-						{"devices", nil},
-						{"handles", nil},
-						{"processes", []string{strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid())}},
-						{"keyrings", nil},
-						{"ipc", []string{strconv.Itoa(h.shmKey), h.queue, h.name}},
-						{"sockets", h.sockets},
-						{"network", []string{h.listener}},
-						{"calls", nil},
-						{"entries", nil},
-						{"families", nil},
-						{"terminals", nil},
-						{"set-uid", nil},
-						{"machine", []string{h.hostname}},
-						{"limits of init", nil},
-					} {
-						t.Run(c.attack, func(t *testing.T) {
-							if out := g.run(t, user, c.attack, c.args...); out != "" {
-								t.Error(out)
-							}
-						})
+				for _, g.function = range []bool{false, true} {
+					name := user
+					if g.function {
+						name += " function"
 					}
-				})
+					t.Run(name, func(t *testing.T) { h.attackAll(t, g, user) })
+				}
 			}
 		})
 	}
 	h.unharmed(t)
+	if after := digestOf(t); after != before {
+		t.Error("the program is another one now")
+	}
+}
+
+// digestOf is that of the program that is pid 1.
+func digestOf(t *testing.T) string {
+	t.Helper()
+	a, err := selfArtifact()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a.Digest
+}
+
+// attackAll runs every attack that ends by itself and leaves the sandbox as it was.
+func (h *plantedHost) attackAll(t *testing.T, g *target, user string) {
+	for _, c := range []struct {
+		attack string
+		args   []string
+	}{
+		{"privileges", nil},
+		{"canaries", h.canaries},
+		{"environment", []string{h.secret, h.token}},
+		{"magic links", nil},
+		{"descriptors", []string{h.name}},
+		{"executables", []string{g.program}},
+		{"markers", []string{filepath.Dir(g.program)}},
+		{"mounts", nil},
+		{"namespaces", nil},
+		{"cgroups", nil},
+		{"settings", nil},
+		{"devices", nil},
+		{"handles", nil},
+		{"processes", []string{strconv.Itoa(os.Getpid()), strconv.Itoa(os.Getppid())}},
+		{"keyrings", []string{h.name}},
+		{"ipc", []string{strconv.Itoa(h.shmKey), h.queue, h.name}},
+		{"sockets", h.sockets},
+		{"network", []string{h.listener}},
+		{"calls", nil},
+		{"entries", nil},
+		{"families", nil},
+		{"terminals", nil},
+		{"set-uid", nil},
+		{"machine", []string{h.hostname}},
+		{"limits of init", nil},
+	} {
+		t.Run(c.attack, func(t *testing.T) {
+			if out := g.run(t, user, c.attack, c.args...); out != "" {
+				t.Error(out)
+			}
+		})
+	}
 }
 
 // TestSignals lets hostile code send init every signal there is, and then asks
@@ -256,6 +298,7 @@ func plantHost(t *testing.T) *plantedHost {
 	})
 	h.listen(t, dirs[0])
 	h.ipc(t)
+	h.key(t)
 	return h
 }
 
@@ -292,6 +335,16 @@ func (h *plantedHost) ipc(t *testing.T) {
 	}
 	unix.Close(int(fd))
 	t.Cleanup(func() { unix.Syscall(unix.SYS_MQ_UNLINK, uintptr(unsafe.Pointer(name)), 0, 0) })
+}
+
+// key leaves a key where the processes of the user find it.
+func (h *plantedHost) key(t *testing.T) {
+	id, err := unix.AddKey("user", h.name, []byte(h.secret), unix.KEY_SPEC_USER_SESSION_KEYRING)
+	if err != nil {
+		t.Log("add_key:", err) // not every kernel has keys, and not every user may have more
+		return
+	}
+	t.Cleanup(func() { _, _ = unix.KeyctlInt(unix.KEYCTL_UNLINK, id, unix.KEY_SPEC_USER_SESSION_KEYRING, 0, 0) })
 }
 
 // initOf is the pid of a sandbox's init on the host.

@@ -4,4 +4,4 @@ package local
 
 const hasOldABI = false
 
-func enterOldABI() {}
+func enterOldABI(uint32) {}

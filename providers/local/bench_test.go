@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -243,4 +244,48 @@ func firstAnswer(cmd *exec.Cmd) error {
 	_, err = bufio.NewReader(c).ReadString('\n')
 	go cmd.Wait()
 	return err
+}
+
+// BenchmarkBeside compares what a sandbox gets done beside others that do their
+// worst with what it gets done alone: "alone/beside" is how often as many calls
+// it makes alone. Where processor time is limited, 2 is the most.
+func BenchmarkBeside(b *testing.B) {
+	needIsolation(b)
+	p, err := New(providers.Config{StateDir: b.TempDir()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer p.Close()
+	ctx, cancel := context.WithCancel(b.Context())
+	defer cancel()
+	good := create(b, p, providers.CreateRequest{})
+	calls := func() (n int) {
+		for start := time.Now(); time.Since(start) < 3*time.Second; n++ {
+			if out, _, err := shell(ctx, good, "echo x"); out != "x\n" || err != nil {
+				b.Fatalf("%q, %v", out, err)
+			}
+		}
+		return n
+	}
+	alone := calls()
+	// Together they may use half of the machine.
+	const n = 8
+	var wg sync.WaitGroup
+	ids := []string{good.ID}
+	for i, g := range newAbusers(b, p, n) {
+		ids = append(ids, g.sb.ID)
+		wg.Go(func() { g.abuse(ctx, abuses[i%len(abuses)]) })
+	}
+	time.Sleep(time.Second)
+	beside := calls()
+	killAll(b, p, ids)
+	cancel()
+	wg.Wait()
+	for b.Loop() {
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(alone)/float64(max(beside, 1)), "alone/beside")
+	if p.groups().mechanism(limitCPU) == "" {
+		b.Log("processor time is not limited here: ", p.groups().why[limitCPU])
+	}
 }

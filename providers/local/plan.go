@@ -317,7 +317,7 @@ func (p *planner) dev(view []viewEntry) {
 		}
 	}
 	p.mkdir("dev/pts", 0o755)
-	p.mount("mount /dev/pts", "devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620")
+	p.mount("mount /dev/pts", "devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,max="+strconv.Itoa(maxTerminals))
 	p.symlink("pts/ptmx", "dev/ptmx")
 	p.symlink("/proc/self/fd", "dev/fd")
 	for i, name := range []string{"stdin", "stdout", "stderr"} {
@@ -345,6 +345,10 @@ func (p *planner) dev(view []viewEntry) {
 	// Otherwise it is one more place to fill.
 	p.mount("make /dev read-only", "", "dev", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|unix.MS_NOSUID|unix.MS_NOEXEC, "")
 }
+
+// maxTerminals bounds those of one sandbox: the machine has a few thousand for
+// all of them together.
+const maxTerminals = 256
 
 // artifactRoot is where binds lie inside. It is a mount of its own, because a
 // user that owns /run could move a plain directory out of the way.

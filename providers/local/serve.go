@@ -252,7 +252,9 @@ func groupSpawner(in *inside, groups map[string][]*os.File) (process.Spawner, er
 	}
 	work, rest := groups[groupWork], groups[groupInit]
 	if len(work) == 0 {
-		return in.spawn, nil
+		return func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+			return in.spawn(name, argv, attr) // what it is now: the guard may have come later
+		}, nil
 	}
 	return func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
 		p, err := in.spawn(name, argv, attr)

@@ -67,6 +67,7 @@ var rules = []rule{
 	{pkg: "providers/local", project: []string{
 		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/version", "internal/envd", "internal/netrule",
 	}, foreign: []string{xsys, "golang.org/x/net/dns/dnsmessage"}},
+	{pkg: "providers/local/image", project: []string{"providers/local", errdefs, "internal/version"}, foreign: []string{"github.com/google/go-containerregistry"}},
 	{pkg: "providers/e2b", project: []string{"providers", errdefs, "internal/api", "internal/envd", "internal/netrule", "internal/redact", "internal/version"}},
 	{pkg: "providers/local/systemd", project: []string{"providers/local"}, foreign: []string{"github.com/godbus/dbus/v5"}},
 	{pkg: "providers/fc", project: []string{"providers", "providers/e2b", errdefs, "internal/api", "internal/redact"}},

@@ -333,6 +333,7 @@ func (s *imageStore) add(ctx context.Context, l ImageLayer) error {
 		return layerError(l, err)
 	}
 	defer lock.Close()
+	defer s.layers.remove(".lock-" + l.Digest)
 	if s.has(ctx, l.Digest) { // somebody else was faster
 		return nil
 	}

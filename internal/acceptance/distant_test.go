@@ -46,6 +46,7 @@ type distant struct {
 	srv     *http.Server
 	base    string
 	served  sync.WaitGroup
+	conns   sync.WaitGroup // a server does not wait for those that it closes
 
 	mu    sync.Mutex
 	boxes map[string]http.Handler // guarded by mu
@@ -57,7 +58,14 @@ func newDistant(name string, p providers.Provider, foreign bool) (*distant, erro
 		return nil, err
 	}
 	d := &distant{Provider: p, name: name, foreign: foreign, base: "http://" + l.Addr().String() + "/box/", boxes: map[string]http.Handler{}}
-	d.srv = &http.Server{Handler: d}
+	d.srv = &http.Server{Handler: d, ConnState: func(_ net.Conn, s http.ConnState) {
+		switch s {
+		case http.StateNew:
+			d.conns.Add(1)
+		case http.StateClosed, http.StateHijacked:
+			d.conns.Done()
+		}
+	}}
 	d.served.Go(func() { d.srv.Serve(l) })
 	return d, nil
 }
@@ -68,6 +76,7 @@ func (d *distant) Close() error {
 	err := d.Provider.Close()
 	d.srv.Close()
 	d.served.Wait()
+	d.conns.Wait()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, h := range d.boxes {

@@ -6,6 +6,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -63,6 +64,9 @@ const (
 	caseCreateTrue = "create+run+end" // a sandbox, /bin/true in it, until nothing is left
 	caseCommand    = "command"        // /bin/true in a sandbox that runs
 	caseDestroy    = "destroy"        // until nothing is left
+	casePool       = "from the pool"  // a sandbox that waits, to the first answer of its runtime
+	caseRunc       = "runc"           // /bin/true in a container of runc, and of crun
+	caseCrun       = "crun"
 )
 
 // BenchmarkSandbox compares with a plain start and with bwrap, in one run and
@@ -104,7 +108,14 @@ func BenchmarkSandbox(b *testing.B) {
 			ratio("create/plain-echo", caseCreate, casePlainEcho)
 			ratio("destroy/bwrap", caseDestroy, caseBwrap)
 			ratio("command/plain", caseCommand, casePlain)
-			for _, c := range []string{casePlain, casePlainEcho, caseBwrap, caseBwrapEcho, caseCreate, caseCreateTrue, caseCommand, caseDestroy} {
+			ratio("pool/plain-echo", casePool, casePlainEcho)
+			ratio("runc/bwrap", caseRunc, caseBwrap)
+			ratio("crun/bwrap", caseCrun, caseBwrap)
+			for _, c := range []string{casePlain, casePlainEcho, caseBwrap, caseBwrapEcho, caseCreate, caseCreateTrue, caseCommand, caseDestroy, casePool, caseRunc, caseCrun} {
+				if m[c].Best == 0 {
+					b.Logf("%-15s not measured: it is not installed, or does not run here", c)
+					continue
+				}
 				b.Logf("%-15s median %8.2f ms, best %8.2f ms", c, m[c].Median.Seconds()*1000, m[c].Best.Seconds()*1000)
 			}
 		})
@@ -162,11 +173,16 @@ func measureRole() error {
 		return err
 	}
 	echo := os.Getenv(envEcho)
-	var inner *providers.Sandbox
-	cases := []struct {
-		name string
-		run  func() error
-	}{
+	pooled, err := New(providers.Config{StateDir: os.Getenv(envState)})
+	if err != nil {
+		return err
+	}
+	defer pooled.Close()
+	if err := pooled.warmUp(ctx); err != nil {
+		return err
+	}
+	var inner, ahead *providers.Sandbox
+	cases := []benchCase{
 		{casePlain, func() error { return exec.Command("/bin/true").Run() }},
 		{casePlainEcho, func() error { return firstAnswer(exec.Command(echo)) }},
 		{caseCreate, func() (err error) { inner, err = p.Create(ctx, providers.CreateRequest{}); return err }},
@@ -182,19 +198,23 @@ func measureRole() error {
 			}
 			return p.Kill(ctx, sb.ID)
 		}},
+		{casePool, func() (err error) { ahead, err = pooled.Create(ctx, providers.CreateRequest{}); return err }},
+	}
+	for _, name := range []string{caseRunc, caseCrun} {
+		run, remove, err := containerCase(name)
+		if err != nil {
+			fmt.Fprintf(os.Stderr, "%s is left out: %v\n", name, err)
+			continue
+		}
+		defer remove()
+		cases = append(cases, benchCase{name, run})
 	}
 	if bwrap, err := exec.LookPath("bwrap"); err == nil {
 		below := func(args ...string) *exec.Cmd {
 			all := strings.Fields("--unshare-all --die-with-parent --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp")
 			return exec.Command(bwrap, append(all, args...)...)
 		}
-		cases = append(cases, struct {
-			name string
-			run  func() error
-		}{caseBwrap, func() error { return below("/bin/true").Run() }}, struct {
-			name string
-			run  func() error
-		}{caseBwrapEcho, func() error { return firstAnswer(below("--ro-bind", echo, "/tmp/echo", "/tmp/echo")) }})
+		cases = append(cases, benchCase{caseBwrap, func() error { return below("/bin/true").Run() }}, benchCase{caseBwrapEcho, func() error { return firstAnswer(below("--ro-bind", echo, "/tmp/echo", "/tmp/echo")) }})
 	}
 	times := map[string][]time.Duration{}
 	for i := range rounds + 1 {
@@ -206,6 +226,15 @@ func measureRole() error {
 			if i > 0 { // the first round is to warm up
 				times[c.name] = append(times[c.name], time.Since(start))
 			}
+			if ahead != nil { // neither its end nor the next one is in the way of another case
+				if err := pooled.Kill(ctx, ahead.ID); err != nil {
+					return err
+				}
+				ahead = nil
+				if err := pooled.awaitSpare(); err != nil {
+					return err
+				}
+			}
 		}
 	}
 	out := map[string]measured{}
@@ -214,6 +243,98 @@ func measureRole() error {
 		out[name] = measured{t[len(t)/2], t[0]}
 	}
 	return json.NewEncoder(os.Stdout).Encode(out)
+}
+
+type benchCase struct {
+	name string
+	run  func() error
+}
+
+// warmUp makes a sandbox wait.
+func (p *Provider) warmUp(ctx context.Context) error {
+	sb, err := p.Create(ctx, providers.CreateRequest{})
+	if err != nil {
+		return err
+	}
+	if err := p.Kill(ctx, sb.ID); err != nil {
+		return err
+	}
+	return p.awaitSpare()
+}
+
+func (p *Provider) awaitSpare() error {
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		p.pool.mu.Lock()
+		n := len(p.pool.ready)
+		p.pool.mu.Unlock()
+		if n > 0 {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return errors.New("no sandbox waits in the pool")
+		}
+	}
+}
+
+// containerCase prepares a container that shows /usr and runs /bin/true.
+func containerCase(tool string) (run func() error, remove func(), err error) {
+	path, err := exec.LookPath(tool)
+	if err != nil {
+		return nil, nil, err
+	}
+	bundle, err := os.MkdirTemp("", "bundle")
+	if err != nil {
+		return nil, nil, err
+	}
+	remove = func() { os.RemoveAll(bundle) }
+	defer func() {
+		if err != nil {
+			remove()
+		}
+	}()
+	args := []string{"spec", "--bundle", bundle}
+	if os.Geteuid() != 0 {
+		args = append(args, "--rootless")
+	}
+	spec := exec.Command(path, args...)
+	spec.Dir = bundle
+	if out, err := spec.CombinedOutput(); err != nil {
+		return nil, nil, fmt.Errorf("%w: %s", err, out)
+	}
+	file := filepath.Join(bundle, "config.json")
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, nil, err
+	}
+	var conf map[string]any
+	if err := json.Unmarshal(b, &conf); err != nil {
+		return nil, nil, err
+	}
+	process, _ := conf["process"].(map[string]any)
+	mounts, _ := conf["mounts"].([]any)
+	process["terminal"], process["args"] = false, []string{"/bin/true"}
+	conf["mounts"] = append(mounts, map[string]any{
+		"destination": "/usr", "type": "bind", "source": "/usr", "options": []string{"rbind", "ro"},
+	})
+	if b, err = json.Marshal(conf); err == nil {
+		err = os.WriteFile(file, b, 0o600)
+	}
+	root := filepath.Join(bundle, "rootfs")
+	err = errors.Join(err, os.MkdirAll(filepath.Join(root, "usr"), 0o755))
+	for _, name := range []string{"bin", "lib", "lib64"} {
+		err = errors.Join(err, os.Symlink("usr/"+name, filepath.Join(root, name)))
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	run = func() error {
+		cmd := exec.Command(path, "run", "--bundle", bundle, "bench-"+randomText(12))
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		return nil
+	}
+	return run, remove, run()
 }
 
 // firstAnswer starts an echo server on a listener that is its standard input,

@@ -125,7 +125,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 	if err != nil {
 		return nil, err
 	}
-	exe, err := runtimeExecutable()
+	exe, err := p.runtimeFor()
 	if err != nil {
 		return nil, err
 	}
@@ -379,7 +379,7 @@ func (b *builder) prepare(ctx context.Context) error {
 		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network, allow: o.allow,
 		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.exposed(o), root: o.root,
 		volumes: volumes, places: o.places, placesOfRoot: o.User == "root",
-		debug: o.Debug, lock: b.files[0], cpus: o.limits.affinity(),
+		debug: o.Debug, exe: o.exe, lock: b.files[0], cpus: o.limits.affinity(),
 		layers: b.t.stackOf(o.layers), kept: o.kept,
 	}
 	b.conf.Writable = b.spec.writable()

@@ -57,6 +57,8 @@ func (e *entry) dial(ctx context.Context) (net.Conn, error) {
 // answer.
 const readyLimit = 20 * time.Second
 
+const healthRequest = "GET /health HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n"
+
 // knock sends the first request before init runs: the socket listens already,
 // and the answer comes at the first moment it can.
 func (b *builder) knock(ctx context.Context) (net.Conn, error) {
@@ -64,7 +66,7 @@ func (b *builder) knock(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := io.WriteString(c, "GET /health HTTP/1.1\r\nHost: sandbox\r\nConnection: close\r\n\r\n"); err != nil {
+	if _, err := io.WriteString(c, healthRequest); err != nil {
 		c.Close()
 		return nil, err
 	}

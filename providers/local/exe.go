@@ -51,6 +51,11 @@ func runtimeExecutable() (*executable, error) {
 		}
 		path = real
 	}
+	return openedExecutable(path)
+}
+
+// openedExecutable opens the executable at path, once per process.
+func openedExecutable(path string) (*executable, error) {
 	executables.Lock()
 	defer executables.Unlock()
 	if e := executables.open[path]; e != nil {

@@ -3,15 +3,20 @@
 package local
 
 import (
+	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/server"
 )
 
 // maxPurpose bounds a purpose as it travels, in bytes: JSON may write one byte
@@ -43,6 +48,9 @@ func (in *inside) awaitPurpose(conf *serveConfig) error {
 	}
 	defer c.Close()
 	in.handover.Close()
+	if err := rehearse(*conf); err != nil {
+		return fmt.Errorf("rehearse: %w", err)
+	}
 	if err := in.ready(nil); err != nil {
 		return err
 	}
@@ -57,6 +65,71 @@ func (in *inside) awaitPurpose(conf *serveConfig) error {
 	conf.purpose = p
 	return nil
 }
+
+// rehearse answers a request as the server will, on a connection of its own, so
+// that the program's pages are in memory and its tables are made when it counts.
+func rehearse(conf serveConfig) error {
+	b, err := json.Marshal(conf.purpose)
+	if err == nil {
+		err = json.NewDecoder(bytes.NewReader(b)).Decode(&conf.purpose)
+	}
+	if err != nil {
+		return err
+	}
+	srv, err := server.New(&server.Options{Token: conf.Token, Env: sandboxEnv(conf), DefaultUser: conf.User})
+	if err != nil {
+		return err
+	}
+	ours, file, err := controlPair()
+	if err != nil {
+		return err
+	}
+	defer ours.Close()
+	theirs, err := net.FileConn(file)
+	file.Close()
+	if err != nil {
+		return err
+	}
+	l := &oneConn{conn: theirs, done: make(chan struct{})}
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	if err = ours.SetDeadline(time.Now().Add(purposeLimit)); err == nil {
+		_, err = io.WriteString(ours, healthRequest)
+	}
+	if err == nil {
+		_, err = io.Copy(io.Discard, ours)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), purposeLimit)
+	defer cancel()
+	return errors.Join(err, srv.Shutdown(ctx), <-served)
+}
+
+// oneConn is a listener with one connection.
+type oneConn struct {
+	conn net.Conn
+	once sync.Once
+	done chan struct{} // closed with the listener
+	used bool
+}
+
+// Accept returns the connection, once, and then waits for Close.
+func (l *oneConn) Accept() (net.Conn, error) {
+	if !l.used {
+		l.used = true
+		return l.conn, nil
+	}
+	<-l.done
+	return nil, net.ErrClosed
+}
+
+// Close ends Accept.
+func (l *oneConn) Close() error {
+	l.once.Do(func() { close(l.done) })
+	return nil
+}
+
+// Addr is that of the connection.
+func (l *oneConn) Addr() net.Addr { return l.conn.LocalAddr() }
 
 // hungUp reports whether the other end of c is closed. Init says nothing there.
 func hungUp(c *net.UnixConn) bool {

@@ -18,7 +18,8 @@ import (
 // launch does not keep or change it; the files stay the caller's, who may close
 // them as soon as launch has returned.
 type launchSpec struct {
-	id      string // for messages
+	id      string      // for messages
+	exe     *executable // of pid 1; nil: runtimeExecutable
 	mapping idMapping
 	network string   // netNone, netLoopback, netHost or netList
 	allow   *netPlan // only with netList
@@ -135,7 +136,10 @@ func launch(ctx context.Context, s *launchSpec) (*initProc, error) {
 }
 
 func launchWith(ctx context.Context, s *launchSpec, host *probeResult) (*initProc, error) {
-	exe, err := runtimeExecutable()
+	exe, err := s.exe, error(nil)
+	if exe == nil {
+		exe, err = runtimeExecutable()
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -19,3 +19,8 @@ func init() {
 			Suggestion: "run in WSL 2 or a Linux virtual machine, or choose another provider"}
 	})
 }
+
+// InstallRuntime is E2010: there are no local sandboxes on this system.
+func InstallRuntime(string) (string, error) {
+	return "", errdefs.New("E2010", "install runtime", "a sandbox on this machine needs a Linux kernel, and this is "+runtime.GOOS)
+}

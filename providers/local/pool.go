@@ -394,15 +394,16 @@ func (s *spare) assign(ctx context.Context, o *order) (_ *providers.Sandbox, err
 		}
 	}()
 	b.setPurpose()
-	if err := b.saveConfig(); err != nil {
-		return nil, err
-	}
 	conn, err := b.knock(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	if err := sendPurpose(b.handover, b.conf.purpose); err != nil {
+		return nil, err
+	}
+	// While init gets ready. It ends with us until complete has let it go.
+	if err := b.saveConfig(); err != nil {
 		return nil, err
 	}
 	return b.complete(ctx, conn)

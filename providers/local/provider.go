@@ -65,6 +65,9 @@ type Provider struct {
 	warn   sync.Once // the first degraded creation logs one line
 	pool   *pool
 
+	cache   string // directory; empty: the default
+	version string // of the small runtime that would fit; empty: none is used
+
 	openMu sync.Mutex
 	tree   *tree  // guarded by openMu until it is set; then it does not change
 	store  *store // set with tree
@@ -105,6 +108,7 @@ func New(c providers.Config) (*Provider, error) {
 		return nil, setting(fmt.Sprintf("state directory %q is not absolute", clip(p.root)))
 	}
 	p.pool = newPool(p, defaultPool)
+	p.cache, p.version = c.CacheDir, moduleVersion()
 	for _, k := range slices.Sorted(maps.Keys(c.Settings)) {
 		v := c.Settings[k]
 		switch k {
@@ -139,10 +143,17 @@ func New(c providers.Config) (*Provider, error) {
 				return nil, err
 			}
 			p.pool.size = n
+		case settingSmallRuntime:
+			if v != "" && v != "on" && v != "off" {
+				return nil, setting(fmt.Sprintf("%s is %q; it is on or off", k, clip(v)))
+			}
+			if v == "off" {
+				p.version = ""
+			}
 		case "user_agent": // sandboxfn gives it to every provider that has settings
 		default:
 			return nil, setting(fmt.Sprintf("unknown setting %q; there are %s", clip(k),
-				strings.Join([]string{settingCgroupParent, settingCheckNames, settingExpose, settingHosts, settingPool}, ", ")))
+				strings.Join([]string{settingCgroupParent, settingCheckNames, settingExpose, settingHosts, settingPool, settingSmallRuntime}, ", ")))
 		}
 	}
 	parent := c.Settings[settingCgroupParent]

@@ -1,21 +1,34 @@
-// Command sandboxinit is pid 1 of local sandboxes and nothing else: a small
-// program that starts faster than the program that creates them. Set
-// SANDBOX_RUNTIME_BINARY to its path to use it. Started by hand it says so.
+// Command sandboxinit is pid 1 of local sandboxes: a small program that starts
+// faster than the program that creates them. Started by hand it does one thing,
+// with the argument install: it puts itself into the cache of this user, where
+// programs with the same version of the module find it. SANDBOX_RUNTIME_BINARY
+// names one for a single program.
 package main
 
 import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	// As pid 1 of a sandbox, this package serves and never returns to main.
-	_ "github.com/agent-sandbox/sandbox-go/providers/local"
+	"github.com/agent-sandbox/sandbox-go/providers/local"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-func run(_ []string, stderr io.Writer) int {
-	fmt.Fprintln(stderr, "sandboxinit: this is pid 1 of a sandbox; provider local starts it, by the name in SANDBOX_RUNTIME_BINARY")
-	fmt.Fprintln(stderr, "usage: SANDBOX_RUNTIME_BINARY=/path/to/sandboxinit PROGRAM")
+func run(args []string, stdout, stderr io.Writer) int {
+	if slices.Equal(args, []string{"install"}) {
+		path, err := local.InstallRuntime(os.Getenv("SANDBOX_CACHE_DIR"))
+		if err != nil {
+			fmt.Fprintln(stderr, "sandboxinit:", err)
+			return 1
+		}
+		fmt.Fprintln(stdout, path)
+		return 0
+	}
+	fmt.Fprintln(stderr, "sandboxinit: this is pid 1 of a sandbox; provider local starts it")
+	fmt.Fprintln(stderr, "usage: sandboxinit install")
+	fmt.Fprintln(stderr, "       SANDBOX_RUNTIME_BINARY=/path/to/sandboxinit PROGRAM")
 	return 2
 }

@@ -77,7 +77,7 @@ func (p *Provider) watch(t *tree, c *child) {
 		return
 	}
 	_, _ = c.proc.process.Wait()
-	if err := t.collectID(c.id); err != nil && !errors.Is(err, errBusy) && !errors.Is(err, errAsleep) {
+	if err := t.collectEnded(c.id); err != nil && !errors.Is(err, errBusy) && !errors.Is(err, errAsleep) {
 		c.err = err
 		p.log.Warn("remains of a sandbox not removed", "sandbox_id", c.id, "err", err)
 	}

@@ -325,7 +325,7 @@ func (b *builder) undo() error {
 		return b.backToSleep()
 	}
 	if len(b.files) == 0 { // init had the lock
-		err := b.t.collectID(b.o.id)
+		err := b.t.collectEnded(b.o.id)
 		if errors.Is(err, errBusy) {
 			err = nil // somebody else collects
 		}

@@ -31,6 +31,17 @@ func (t *tree) collectID(id string) error {
 	}
 }
 
+// collectEnded removes what a sandbox left whose init this process has seen end.
+// For a moment its lock may seem to be held: a process that is just being
+// started has copies of all descriptors of ours, until its program begins.
+func (t *tree) collectEnded(id string) error {
+	for deadline := time.Now().Add(2 * time.Second); ; time.Sleep(time.Millisecond) {
+		if err := t.collectID(id); !errors.Is(err, errBusy) || time.Now().After(deadline) {
+			return err
+		}
+	}
+}
+
 // errTaken says that another collector has made a new lock in the moment
 // between the removal of the lock and that of its directory.
 var errTaken = errors.New("taken over by another collector")

@@ -389,15 +389,16 @@ const (
 
 // Report says how a sandbox is isolated and what could not be enforced.
 type Report struct {
-	Engine     string            `json:"engine"`     // "native"
-	UserNS     string            `json:"userns"`     // "block", "subid" or "single"
-	Root       string            `json:"root"`       // root view: "host", …
-	Scratch    string            `json:"scratch"`    // "tmpfs", …
-	Network    string            `json:"network"`    // mode in force
-	Seccomp    int               `json:"seccomp"`    // instructions of the filter
-	Landlock   string            `json:"landlock"`   // ABI, or "none"
-	Executable string            `json:"executable"` // how the runtime's binary is protected
-	Limits     map[string]string `json:"limits"`     // memory, pids, cpu, disk: mechanism in force
+	Engine     string            `json:"engine"`             // "native", "gvisor"
+	Platform   string            `json:"platform,omitempty"` // how engine gvisor takes over system calls: "systrap"
+	UserNS     string            `json:"userns"`             // "block", "subid" or "single"
+	Root       string            `json:"root"`               // root view: "host", …
+	Scratch    string            `json:"scratch"`            // "tmpfs", …
+	Network    string            `json:"network"`            // mode in force
+	Seccomp    int               `json:"seccomp"`            // instructions of the filter
+	Landlock   string            `json:"landlock"`           // ABI, or "none"
+	Executable string            `json:"executable"`         // how the runtime's binary is protected
+	Limits     map[string]string `json:"limits"`             // memory, pids, cpu, disk: mechanism in force
 	Freezer    string            `json:"freezer"`
 	Volumes    []string          `json:"volumes,omitempty"` // "NAME at PATH", and whether it is read-only
 	Degraded   []Degradation     `json:"degraded,omitempty"`

@@ -34,10 +34,13 @@ const (
 	envState    = "LOCAL_TEST_STATE"
 	envDetached = "LOCAL_TEST_DETACHED"
 	envPool     = "LOCAL_TEST_POOL"
+
+	envIsolation = "LOCAL_TEST_ISOLATION"
 )
 
 func roleProvider() (*Provider, error) {
-	return New(providers.Config{StateDir: os.Getenv(envState), Settings: map[string]string{settingPool: cmp.Or(os.Getenv(envPool), "0")}})
+	return New(providers.Config{StateDir: os.Getenv(envState), Settings: map[string]string{
+		settingPool: cmp.Or(os.Getenv(envPool), "0"), settingIsolation: os.Getenv(envIsolation)}})
 }
 
 // clientRole makes a sandbox, starts a daemon in it, prints its id and waits

@@ -76,14 +76,25 @@ var errEnded = errors.New("the sandbox is ending")
 type controller struct {
 	token string
 	life  *life
-	pause *pauser
-	usage usageMeter
+	pause suspender
+	usage usageTaker
 	log   *slog.Logger
 
 	files   *os.File // what the sandbox has written
 	layered bool
 	request json.RawMessage // of the creation
 }
+
+// suspender pauses a sandbox; see pauser.
+type suspender interface {
+	pause() (changed bool, err error)
+	resume() error
+	paused() bool
+	during(f func() error) error
+}
+
+// usageTaker measures a sandbox; nil: it could not.
+type usageTaker interface{ take() *insideUsage }
 
 // serveControl answers requests until the listener fails.
 func serveControl(l net.Listener, ctl *controller) {

@@ -94,6 +94,8 @@ type order struct {
 	allow      *netPlan // only with netList
 	limits     limits
 	mapping    mapKind
+	engine     string
+	runsc      string // with engineGVisor
 	groups     []cgroupPlan
 	degraded   []providers.Degradation
 	places     []place
@@ -130,10 +132,13 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 		return nil, err
 	}
 	o.mapping, o.exe = can.mapping, exe
+	if err := p.chooseEngine(ctx, o); err != nil {
+		return nil, err
+	}
 	if o.User == "" {
 		o.User = defaultUser
 	}
-	if o.mapping == mapSingle && o.User != defaultUser {
+	if o.mapping == mapSingle && o.engine == engineNative && o.User != defaultUser {
 		return nil, &errdefs.Error{Code: "E3008", Op: "create sandbox",
 			Message:    "user " + o.User + " is not available: without newuidmap and sub-ids a sandbox has the user " + defaultUser + " only",
 			Suggestion: "install newuidmap and give yourself sub-ids in /etc/subuid and /etc/subgid, or run as root"}
@@ -147,12 +152,17 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 	if err := checkRates(host, o.limits); err != nil {
 		return nil, err
 	}
-	o.degraded = degradations(host, can, exe.how, o)
+	o.degraded = append(o.degraded, degradations(host, can, exe.how, o)...)
+	if o.engine == engineGVisor {
+		o.degraded = gvisorDegradations(o.degraded)
+	}
 	if err := checkRequire(req.Require, o.degraded); err != nil {
 		return nil, err
 	}
-	o.groups = host.plan(o.id, o.limits.cgroup(host.disks))
-	o.poolKey = p.pool.key(&o.CreateRequest)
+	o.groups = host.plan(o.id, o.cgroupLimits(host.disks))
+	if o.engine == engineNative {
+		o.poolKey = p.pool.key(&o.CreateRequest)
+	}
 	return o, nil
 }
 
@@ -349,7 +359,7 @@ func (b *builder) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.saved = savedConfig{ID: o.id, Root: o.savedRoot(), Cgroups: planDirs(o.groups), Block: -1}
+	b.saved = savedConfig{ID: o.id, Engine: o.engine, Root: o.savedRoot(), Cgroups: planDirs(o.groups), Block: -1}
 	b.setPurpose()
 	lease := (*os.File)(nil)
 	if o.mapping == mapBlock {
@@ -382,12 +392,21 @@ func (b *builder) prepare(ctx context.Context) error {
 		debug: o.Debug, exe: o.exe, lock: b.files[0], cpus: o.limits.affinity(),
 		layers: b.t.stackOf(o.layers), kept: o.kept,
 	}
+	if o.engine == engineGVisor {
+		b.spec.gvisor = &gvisorSpec{runsc: o.runsc, processes: o.limits.processes}
+		b.spec.mapping.asRoot = true
+	}
 	b.conf.Writable = b.spec.writable()
 	if err := b.openFiles(lease); err != nil {
 		return err
 	}
 	if err := b.limit(); err != nil {
 		return err
+	}
+	if o.engine == engineGVisor {
+		if b.conf.GVisor, err = b.spec.guestOf(b.conf); err != nil {
+			return err
+		}
 	}
 	b.spec.config, err = json.Marshal(b.conf)
 	return err
@@ -493,7 +512,7 @@ func (b *builder) limit() error {
 	o := b.o
 	host := b.p.groups()
 	if len(o.groups) > 0 {
-		g, err := createCgroups(o.groups, o.limits.cgroup(host.disks))
+		g, err := createCgroups(o.groups, o.cgroupLimits(host.disks))
 		if err != nil {
 			return err
 		}
@@ -516,6 +535,15 @@ func (b *builder) limit() error {
 		b.spec.affinity = o.limits.affinity()
 	}
 	return nil
+}
+
+// cgroupLimits are those of the control groups of the sandbox.
+func (o *order) cgroupLimits(disks []string) cgroupLimits {
+	l := o.limits.cgroup(disks)
+	if o.engine == engineGVisor {
+		l.pids = gvisorTasks(l.pids)
+	}
+	return l
 }
 
 func (l limits) cgroup(disks []string) cgroupLimits {

@@ -44,6 +44,7 @@ type savedConfig struct {
 	ID        string              `json:"id"`
 	Request   string              `json:"request,omitempty"` // digest of the request, to recognise a repetition
 	Template  string              `json:"template"`          // or the reference of its image
+	Engine    string              `json:"engine,omitempty"`
 	Root      savedRoot           `json:"root,omitzero"`
 	CreatedAt time.Time           `json:"created_at"`
 	Metadata  map[string]string   `json:"metadata,omitempty"`
@@ -164,6 +165,7 @@ const (
 	endKilled     = "killed"
 	endHibernated = "hibernated"
 	endClient     = "client" // the client of an attached sandbox is gone
+	endMemory     = "memory" // of a guest, whose kernel took more than there is for it
 )
 
 // noteEnd writes why the sandbox is being ended. The first note counts.

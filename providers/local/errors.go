@@ -30,6 +30,7 @@ const (
 	CauseSeccomp             Cause = "seccomp_missing"            // a kernel without filters
 	CauseKernel              Cause = "kernel_too_old"             // below 5.4
 	CausePlatform            Cause = "platform_unsupported"       // not Linux on amd64 or arm64
+	CauseGVisor              Cause = "gvisor_broken"              // runsc is there and cannot run a guest
 	CauseOther               Cause = "construction_failed"        // anything else; Step and Err say what
 )
 

@@ -256,6 +256,8 @@ func (t *tree) gone(op, id string) error {
 		code, what = "E2021", "reached the end of its lifetime"
 	case endKilled:
 		code, what = "E2022", "was killed"
+	case endMemory:
+		code, what = "E2023", "took more memory than its limit and ended"
 	case endClient:
 		code, what = "E2022", "ended with the program that created it"
 	}

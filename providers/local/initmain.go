@@ -51,7 +51,7 @@ func takeOver() *inside {
 		}
 		in.extra = append(in.extra, f)
 	}
-	s, err := newSpawner(func() error { return restrictThread(writablePaths(in.config)) })
+	s, err := newSpawner(func() error { return restrictSpawner(in.config) })
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "sandbox: the thread that starts commands cannot be restricted:", err)
 		os.Exit(1)
@@ -61,13 +61,18 @@ func takeOver() *inside {
 	return in
 }
 
-// writablePaths is serveConfig.Writable. What is malformed is noticed by serve.
-func writablePaths(config []byte) []string {
+// restrictSpawner restricts the thread that starts commands, as the serveConfig
+// says. What is malformed is noticed by serve.
+func restrictSpawner(config []byte) error {
 	var c struct {
-		Writable []string `json:"writable"`
+		Writable []string         `json:"writable"`
+		GVisor   *json.RawMessage `json:"gvisor"`
 	}
 	_ = json.Unmarshal(config, &c)
-	return c.Writable
+	if c.GVisor != nil {
+		return nil // it starts runsc, which has to mount
+	}
+	return restrictThread(c.Writable)
 }
 
 // ready answers the client, and then lets the runtime use all processors: one

@@ -37,6 +37,8 @@ type launchSpec struct {
 	placesOfRoot bool     // places belong to root, not to user
 	expose       []string // host paths that are shown read-only at the same place
 
+	gvisor *gvisorSpec // nil: engine native
+
 	cgroup cgroupJoin // nil: no control group
 
 	listener *os.File // unix listener of the runtime

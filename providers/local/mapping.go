@@ -44,8 +44,9 @@ const userID = 1000
 // idMapping is a choice of mapping for one sandbox. block counts from zero and
 // matters for mapBlock only; who launches holds its lease.
 type idMapping struct {
-	kind  mapKind
-	block int
+	kind   mapKind
+	block  int
+	asRoot bool // mapSingle maps 0, not 1000
 }
 
 // manyUsers reports whether init can run commands as more than one user.
@@ -82,10 +83,14 @@ func (m idMapping) apply(ctx context.Context, pid int) error {
 		if err := writeProc(pid, "setgroups", "deny"); err != nil {
 			return err
 		}
-		if err := writeProc(pid, "uid_map", fmt.Sprintf("%d %d 1\n", userID, os.Geteuid())); err != nil {
+		id := userID
+		if m.asRoot {
+			id = 0
+		}
+		if err := writeProc(pid, "uid_map", fmt.Sprintf("%d %d 1\n", id, os.Geteuid())); err != nil {
 			return err
 		}
-		return writeProc(pid, "gid_map", fmt.Sprintf("%d %d 1\n", userID, os.Getegid()))
+		return writeProc(pid, "gid_map", fmt.Sprintf("%d %d 1\n", id, os.Getegid()))
 	case mapBlock:
 		text := fmt.Sprintf("0 %d %d\n", blockBase+m.block*blockSize, blockSize)
 		if err := writeProc(pid, "uid_map", text); err != nil {

@@ -90,7 +90,6 @@ func checkRequest(r *providers.CreateRequest) error {
 		what  string
 	}{
 		{r.Scratch == "disk", "keeps files in memory only"},
-		{r.Isolation != "" && r.Isolation != "container", "has no isolation " + clip(r.Isolation)},
 	} {
 		if absent.asked {
 			return &errdefs.Error{Code: "E8004", Op: "create sandbox", Message: "provider local " + absent.what}
@@ -265,7 +264,7 @@ func (l limits) affinity() int {
 // protections are the names that CreateRequest.Require may hold. Those of the
 // first line never degrade.
 var protections = []string{
-	"userns", "root", "seccomp", "scratch", "disk",
+	"userns", "root", "seccomp", "scratch", "disk", "isolation",
 	"memory", "pids", "cpu", "io", "landlock", "users", "executable", "network", "freezer",
 }
 

@@ -36,6 +36,7 @@ type planner struct {
 	host    *probeResult
 	trees   treeMaker
 	sources map[string]nsinit.Arg // of view entries, by target
+	guest   bool                  // the calls are for gVisor's kernel
 }
 
 // A treeMaker makes a detached copy of a tree of the host in the client, where
@@ -46,7 +47,10 @@ type treeMaker func(source string, attr uint64, whose owners) (number int, ok bo
 // plan returns the calls that build the sandbox of s, in which exposed is shown
 // beside what every sandbox shows, and what stays open after them.
 func plan(s *launchSpec, host *probeResult, exposed []viewEntry, trees treeMaker) (*program, error) {
-	p := &planner{newProgram(), s, host, trees, map[string]nsinit.Arg{}}
+	if s.gvisor != nil {
+		return planGVisor(s, host, exposed, trees)
+	}
+	p := &planner{program: newProgram(), s: s, host: host, trees: trees, sources: map[string]nsinit.Arg{}}
 	view := slices.Concat(s.root.view(), exposed)
 
 	p.begin()
@@ -316,17 +320,7 @@ func (p *planner) dev(view []viewEntry) {
 			p.attach("/"+e.target, p.sources[e.target], e.target)
 		}
 	}
-	p.mkdir("dev/pts", 0o755)
-	p.mount("mount /dev/pts", "devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,max="+strconv.Itoa(maxTerminals))
-	p.symlink("pts/ptmx", "dev/ptmx")
-	p.symlink("/proc/self/fd", "dev/fd")
-	for i, name := range []string{"stdin", "stdout", "stderr"} {
-		p.symlink("/proc/self/fd/"+strconv.Itoa(i), "dev/"+name)
-	}
-	p.mkdir("dev/shm", 0o1777)
-	shm := p.s.scratchBytes / 4
-	p.mount("mount /dev/shm", "shm", "dev/shm", "tmpfs", noDevSuid,
-		fmt.Sprintf("mode=1777,size=%d,nr_inodes=%d", shm, max(1024, shm>>14)))
+	p.terminals()
 
 	for _, name := range procMasks() {
 		at := "proc/" + name
@@ -349,6 +343,25 @@ func (p *planner) dev(view []viewEntry) {
 // maxTerminals bounds those of one sandbox: the machine has a few thousand for
 // all of them together.
 const maxTerminals = 256
+
+// terminals makes what of /dev is not a device node.
+func (p *planner) terminals() {
+	p.mkdir("dev/pts", 0o755)
+	options := "newinstance,ptmxmode=0666,mode=0620,max=" + strconv.Itoa(maxTerminals)
+	if p.guest { // gVisor takes the mode for that of the directory, and has no limit
+		options = "newinstance,ptmxmode=0666,mode=0755"
+	}
+	p.mount("mount /dev/pts", "devpts", "dev/pts", "devpts", unix.MS_NOSUID|unix.MS_NOEXEC, options)
+	p.symlink("pts/ptmx", "dev/ptmx")
+	p.symlink("/proc/self/fd", "dev/fd")
+	for i, name := range []string{"stdin", "stdout", "stderr"} {
+		p.symlink("/proc/self/fd/"+strconv.Itoa(i), "dev/"+name)
+	}
+	p.mkdir("dev/shm", 0o1777)
+	shm := p.s.scratchBytes / 4
+	p.mount("mount /dev/shm", "shm", "dev/shm", "tmpfs", noDevSuid,
+		fmt.Sprintf("mode=1777,size=%d,nr_inodes=%d", shm, max(1024, shm>>14)))
+}
 
 // artifactRoot is where binds lie inside. It is a mount of its own, because a
 // user that owns /run could move a plain directory out of the way.
@@ -446,13 +459,11 @@ func (p *planner) lock() {
 	if p.s.mapping.manyUsers() {
 		p.becomeRoot()
 	}
-	// A keyring of our own in the place of the caller's. One name, so that the
-	// threads share it: keys are counted. Without room for it the caller's stays
-	// attached, which is harmless as long as the filter refuses keyctl.
-	p.add("join a session keyring", unix.SYS_KEYCTL, nsinit.Int(unix.KEYCTL_JOIN_SESSION_KEYRING), nsinit.Str("sandbox")).Ignore =
-		[]syscall.Errno{unix.ENOSYS, unix.EDQUOT}
-	// After init was moved to its control groups, so that their paths are hidden.
-	p.add("enter a cgroup namespace", unix.SYS_UNSHARE, nsinit.Int(unix.CLONE_NEWCGROUP))
+	p.keyring()
+	if !p.guest { // the guest's kernel has groups of its own only
+		// After init was moved to its control groups, so that their paths are hidden.
+		p.add("enter a cgroup namespace", unix.SYS_UNSHARE, nsinit.Int(unix.CLONE_NEWCGROUP))
+	}
 	p.prctl("set no_new_privs", unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	p.prctl("clear ambient capabilities", unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 	p.prctl("empty the bounding set", unix.PR_CAPBSET_DROP, 0, 0, 0, 0).Count = p.host.lastCap + 1
@@ -464,6 +475,15 @@ func (p *planner) lock() {
 	p.add("set the process name", unix.SYS_PRCTL, nsinit.Int(unix.PR_SET_NAME), nsinit.Str("sandbox-init"))
 	p.prctl("become undumpable", unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	p.add(stepSeccomp, unix.SYS_SECCOMP, nsinit.Int(unix.SECCOMP_SET_MODE_FILTER), nsinit.Int(unix.SECCOMP_FILTER_FLAG_TSYNC), nsinit.Filter(seccompFilter(p.s.debug))).Zero = true
+}
+
+// keyring gives init a session keyring.
+func (p *planner) keyring() {
+	// A keyring of our own in the place of the caller's. One name, so that the
+	// threads share it: keys are counted. Without room for it the caller's stays
+	// attached, which is harmless as long as the filter refuses keyctl.
+	p.add("join a session keyring", unix.SYS_KEYCTL, nsinit.Int(unix.KEYCTL_JOIN_SESSION_KEYRING), nsinit.Str("sandbox")).Ignore =
+		[]syscall.Errno{unix.ENOSYS, unix.EDQUOT}
 }
 
 // Steps that explain looks for.

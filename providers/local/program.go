@@ -22,6 +22,7 @@ type program struct {
 	made   map[string]bool // directories
 	temp   int             // register of clone; zero: none yet
 	opened []nsinit.File
+	there  func(at string) bool // reports what need not be made; nil: nothing
 
 	skeleton []nsinit.Call // that make names of the root before it is mounted
 	bones    int           // where in calls they belong; negative: nowhere, names are made as they come
@@ -59,7 +60,7 @@ var atCwd = nsinit.Int(unix.AT_FDCWD)
 
 // mkdir makes dir and what is missing above it.
 func (p *program) mkdir(dir string, mode int) {
-	if p.made[dir] {
+	if p.made[dir] || p.there != nil && p.there(dir) {
 		return
 	}
 	if parent := path.Dir(dir); parent != "/" {
@@ -101,6 +102,9 @@ func (p *program) target(at string, dir bool) {
 		return
 	}
 	p.mkdir(path.Dir(at), 0o755)
+	if p.there != nil && p.there(at) {
+		return
+	}
 	p.early(at, func() {
 		p.add("make /"+at, unix.SYS_MKNODAT, atCwd, nsinit.Str(at), nsinit.Int(unix.S_IFREG|0o444), nsinit.Int(0))
 	})

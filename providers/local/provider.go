@@ -52,6 +52,11 @@ const (
 	// HTTP must be the one that a network rule let the connection out for: on,
 	// the default, or off.
 	settingCheckNames = "check_names"
+
+	// settingIsolation is what stands between sandbox and host where a request
+	// does not say: container (default), gvisor, or auto-strong, which is gvisor
+	// where it is proven to work and container, reported as degraded, elsewhere.
+	settingIsolation = "isolation"
 )
 
 // Provider makes sandboxes on this machine. It is safe for concurrent use, and
@@ -61,6 +66,9 @@ type Provider struct {
 	root   string
 	expose []string
 	net    netSettings
+
+	isolation string // setting
+
 	groups func() *cgroupHost
 	warn   sync.Once // the first degraded creation logs one line
 	pool   *pool
@@ -126,6 +134,11 @@ func New(c providers.Config) (*Provider, error) {
 				}
 				p.expose = append(p.expose, filepath.Clean(path))
 			}
+		case settingIsolation:
+			if !slices.Contains([]string{"", isolationContainer, isolationGVisor, isolationAutoStrong}, v) {
+				return nil, setting(fmt.Sprintf("%s %q is none of %s, %s and %s", k, clip(v), isolationContainer, isolationGVisor, isolationAutoStrong))
+			}
+			p.isolation = v
 		case settingHosts:
 			hosts, err := parseHosts(v)
 			if err != nil {
@@ -153,7 +166,7 @@ func New(c providers.Config) (*Provider, error) {
 		case "user_agent": // sandboxfn gives it to every provider that has settings
 		default:
 			return nil, setting(fmt.Sprintf("unknown setting %q; there are %s", clip(k),
-				strings.Join([]string{settingCgroupParent, settingCheckNames, settingExpose, settingHosts, settingPool, settingSmallRuntime}, ", ")))
+				strings.Join([]string{settingCgroupParent, settingCheckNames, settingExpose, settingHosts, settingIsolation, settingPool, settingSmallRuntime}, ", ")))
 		}
 	}
 	parent := c.Settings[settingCgroupParent]
@@ -173,14 +186,17 @@ func (p *Provider) Name() string { return Name }
 // [*IsolationError] with cause and remedy.
 func (p *Provider) Check(ctx context.Context) error { return probe(ctx) }
 
-// Capabilities says what the provider can do. A lifetime has no maximum.
-func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error) {
+// Capabilities says what the provider can do. A lifetime has no maximum. Where
+// runsc is installed the first call may take half a second, to prove that it
+// works here.
+func (p *Provider) Capabilities(ctx context.Context) (providers.Capabilities, error) {
 	c := providers.Capabilities{
 		Set: map[providers.Capability]bool{
 			providers.CapDetached: true, providers.CapMetadataFilter: true, providers.CapVolumes: true,
 			providers.CapPause: true, providers.CapPorts: true, providers.CapMetrics: true,
 			providers.CapContainer: true, providers.CapDebug: true,
 			providers.CapSnapshot: true, providers.CapFork: true, providers.CapHibernate: true,
+			providers.CapGVisor:       p.hasGVisor(ctx),
 			providers.CapDiskRate:     p.groups().mechanism(limitIO) != "",
 			providers.CapEgressPolicy: true, providers.CapNetworkLog: true,
 		},

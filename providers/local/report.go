@@ -67,7 +67,7 @@ func (p *Provider) report(o *order, c constructed, volumes []volume) providers.R
 		return otherwise
 	}
 	r := providers.Report{
-		Engine: "native", UserNS: c.userns, Root: c.root, Scratch: c.scratch, Network: c.network,
+		Engine: o.engine, UserNS: c.userns, Root: c.root, Scratch: c.scratch, Network: c.network,
 		Seccomp: c.seccomp, Landlock: "none", Executable: c.exe, Freezer: or(limitFreezer, bySignals), Degraded: o.degraded,
 		Limits: map[string]string{
 			"memory": or(limitMemory, bySampling),
@@ -83,7 +83,9 @@ func (p *Provider) report(o *order, c constructed, volumes []volume) providers.R
 	if o.limits.rates() {
 		r.Limits["io"] = host.mechanism(limitIO)
 	}
-	if c.landlock > 0 {
+	if o.engine == engineGVisor {
+		r.Platform, r.Freezer, r.Limits["pids"] = gvisorPlatform, bySignals, engineGVisor
+	} else if c.landlock > 0 {
 		r.Landlock = fmt.Sprint(c.landlock)
 	}
 	for _, v := range volumes {

@@ -26,16 +26,18 @@ import (
 // serveConfig is what init needs to know to serve. It travels over the socket
 // of the construction and is never in a file, argument or environment.
 type serveConfig struct {
-	ID           string   `json:"id"`
-	Token        string   `json:"token"`
-	SampleMemory int64    `json:"sample_memory,omitempty"` // bytes; zero: a control group limits memory
-	CPUMilli     int64    `json:"cpu_milli,omitempty"`     // limit, thousandths of a processor; zero: none
-	Memory       int64    `json:"memory,omitempty"`        // limit, bytes; zero: none
-	Groups       []string `json:"groups,omitempty"`        // kinds of the files of control groups
-	Writable     []string `json:"writable,omitempty"`      // paths beside those of every sandbox
-	Freezer      string   `json:"freezer"`                 // as in the report
-	Layered      bool     `json:"layered,omitempty"`       // what is written lies above layers
-	Woken        bool     `json:"woken,omitempty"`         // it had hibernated
+	ID           string        `json:"id"`
+	Token        string        `json:"token"`
+	SampleMemory int64         `json:"sample_memory,omitempty"` // bytes; zero: a control group limits memory
+	CPUMilli     int64         `json:"cpu_milli,omitempty"`     // limit, thousandths of a processor; zero: none
+	Memory       int64         `json:"memory,omitempty"`        // limit, bytes; zero: none
+	Groups       []string      `json:"groups,omitempty"`        // kinds of the files of control groups
+	Writable     []string      `json:"writable,omitempty"`      // paths beside those of every sandbox
+	Freezer      string        `json:"freezer"`                 // as in the report
+	Layered      bool          `json:"layered,omitempty"`       // what is written lies above layers
+	Woken        bool          `json:"woken,omitempty"`         // it had hibernated
+	GVisor       *gvisorConfig `json:"gvisor,omitempty"`        // nil: commands run here
+	Inside       bool          `json:"inside,omitempty"`        // this is the guest of such an init
 	purpose
 }
 
@@ -78,12 +80,17 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err := json.Unmarshal(in.config, &conf); err != nil {
 		return fmt.Errorf("read configuration: %w", err)
 	}
-	if want := extraGroups + len(conf.Groups); len(in.extra) != want {
-		return fmt.Errorf("%d descriptors were passed, want %d", len(in.extra), want)
+	switch {
+	case conf.Inside:
+		return serveGuest(in, conf, log)
+	case conf.GVisor != nil && conf.GVisor.Probe:
+		return probeGuest(in, conf)
+	case conf.GVisor != nil:
+		return superviseGuest(in, conf, log)
 	}
-	groups := map[string][]*os.File{}
-	for i, kind := range conf.Groups {
-		groups[kind] = append(groups[kind], in.extra[extraGroups+i])
+	groups, err := fileGroups(in, conf)
+	if err != nil {
+		return err
 	}
 	frost, err := newFreezer(conf.Freezer, groups)
 	if err != nil {
@@ -123,24 +130,11 @@ func serveInside(in *inside, log *slog.Logger) error {
 		return fmt.Errorf("control socket: %w", err)
 	}
 	go serveControl(control, &controller{
-		token: conf.Token, life: life, pause: pause, log: log,
+		token: conf.Token, life: life, pause: pause, usage: &usageMeter{}, log: log,
 		files: in.files, layered: conf.Layered, request: conf.Request,
 	})
 
-	srv, err := server.New(&server.Options{
-		Token:           conf.Token,
-		Env:             sandboxEnv(conf),
-		DefaultUser:     conf.User,
-		DefaultWorkDir:  conf.WorkDir,
-		Spawner:         pause.spawner(spawn),
-		Paused:          pause.refuses,
-		Pid1:            true,
-		CanSwitchUser:   in.canSwitchUser,
-		OOMKills:        memoryKills(groups, conf, log),
-		CommandOOMScore: commandOOMScore,
-		Usage:           insideMetrics(conf),
-		Logger:          log,
-	})
+	srv, err := server.New(runtimeOptions(in, conf, pause, spawn, groups, log))
 	if err != nil {
 		return err
 	}
@@ -158,6 +152,36 @@ func serveInside(in *inside, log *slog.Logger) error {
 	// this sandbox lives, have to be held until the end.
 	runtime.KeepAlive(in)
 	return err
+}
+
+// fileGroups sorts the files of control groups that init was given by their kind.
+func fileGroups(in *inside, conf serveConfig) (map[string][]*os.File, error) {
+	if want := extraGroups + len(conf.Groups); len(in.extra) != want {
+		return nil, fmt.Errorf("%d descriptors were passed, want %d", len(in.extra), want)
+	}
+	groups := map[string][]*os.File{}
+	for i, kind := range conf.Groups {
+		groups[kind] = append(groups[kind], in.extra[extraGroups+i])
+	}
+	return groups, nil
+}
+
+// runtimeOptions is how the runtime runs as pid 1.
+func runtimeOptions(in *inside, conf serveConfig, pause *pauser, spawn process.Spawner, groups map[string][]*os.File, log *slog.Logger) *server.Options {
+	return &server.Options{
+		Token:           conf.Token,
+		Env:             sandboxEnv(conf),
+		DefaultUser:     conf.User,
+		DefaultWorkDir:  conf.WorkDir,
+		Spawner:         pause.spawner(spawn),
+		Paused:          pause.refuses,
+		Pid1:            true,
+		CanSwitchUser:   in.canSwitchUser,
+		OOMKills:        memoryKills(groups, conf, log),
+		CommandOOMScore: commandOOMScore,
+		Usage:           insideMetrics(conf),
+		Logger:          log,
+	}
 }
 
 // sandboxEnv adds the variables that mark the inside of a sandbox.

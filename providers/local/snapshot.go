@@ -118,6 +118,10 @@ func (p *Provider) Snapshot(ctx context.Context, id string, req providers.Snapsh
 
 // canKeep refuses a sandbox of which more is written than what is kept.
 func (c *savedConfig) canKeep(op string) error {
+	if c.Engine == engineGVisor {
+		return &errdefs.Error{Code: "E8004", Op: op, Message: "the files of a sandbox in gVisor cannot be kept",
+			Suggestion: "create it with isolation " + isolationContainer}
+	}
 	if !c.Root.Writable {
 		return nil
 	}

@@ -120,6 +120,10 @@ func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixCo
 		closeListeners(listeners)
 		return err
 	}
+	if l.s.gvisor != nil {
+		closeListeners(listeners) // a guest has none
+		return l.checkGuestAnswer(r)
+	}
 	p.listeners = listeners
 	return nil
 }

@@ -127,11 +127,21 @@ func TestPath(t *testing.T) {
 	}
 }
 
-// TestDo acts as another user and comes back.
+// TestDo acts as another user and comes back, with the calls that Linux has for
+// it and with those that gVisor has.
 func TestDo(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can act as other users")
 	}
+	own := hasFSIDs
+	defer func() { hasFSIDs = own }()
+	for name, has := range map[string]bool{"file-system ids": true, "effective ids": false} {
+		hasFSIDs = func() bool { return has }
+		t.Run(name, testDo)
+	}
+}
+
+func testDo(t *testing.T) {
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)

@@ -5,6 +5,7 @@ package account
 import (
 	"fmt"
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -23,11 +24,12 @@ func (u *User) Do(fn func() error) error {
 		runtime.UnlockOSThread()
 		return fmt.Errorf("read the groups of the server: %w", err)
 	}
+	own := ids{uint32(unix.Geteuid()), uint32(unix.Getegid())}
 	err = u.enter()
 	if err == nil {
 		err = fn()
 	}
-	if restoreErr := leave(saved); restoreErr != nil {
+	if restoreErr := leave(own, saved); restoreErr != nil {
 		// The thread stays locked, so it ends with this goroutine and nobody
 		// else runs with the rights of u.
 		return fmt.Errorf("return to the rights of the server: %w", restoreErr)
@@ -42,28 +44,71 @@ func (u *User) enter() error {
 	if err := setThreadGroups(u.Groups); err != nil {
 		return fmt.Errorf("take the groups of %s: %w", u.Name, err)
 	}
-	if err := setFSIDs(u.UID, u.GID); err != nil {
+	if err := setFileIDs(ids{u.UID, u.GID}); err != nil {
 		return fmt.Errorf("take the rights of %s: %w", u.Name, err)
 	}
 	return nil
 }
 
-func leave(groups []uint32) error {
-	if err := setFSIDs(uint32(unix.Geteuid()), uint32(unix.Getegid())); err != nil {
+func leave(own ids, groups []uint32) error {
+	if err := setFileIDs(own); err != nil {
 		return err
 	}
 	return setThreadGroups(groups)
 }
 
+type ids struct{ uid, gid uint32 }
+
+// setFileIDs changes whose files this thread can reach.
+func setFileIDs(to ids) error {
+	if !hasFSIDs() {
+		return setEffectiveIDs(to)
+	}
+	return setFSIDs(to)
+}
+
+// hasFSIDs reports whether the kernel knows setfsuid(2), which gVisor's does not.
+var hasFSIDs = sync.OnceValue(func() bool {
+	_, err := unix.SetfsuidRetUid(-1)
+	return err != unix.ENOSYS
+})
+
+// setEffectiveIDs stands in for setFSIDs. Who may send signals to this thread is
+// decided by the other two of its ids, which stay the server's; so does the right
+// to return. The capabilities are gone with the effective id of root and come
+// back with it, so that the group has to be changed while they are there.
+func setEffectiveIDs(to ids) error {
+	const keep = ^uintptr(0)
+	uid := func() error { return call(unix.SYS_SETRESUID, keep, uintptr(to.uid), keep) }
+	gid := func() error { return call(unix.SYS_SETRESGID, keep, uintptr(to.gid), keep) }
+	if to.uid == 0 {
+		if err := uid(); err != nil {
+			return err
+		}
+		return gid()
+	}
+	if err := gid(); err != nil {
+		return err
+	}
+	return uid()
+}
+
+func call(nr uintptr, a, b, c uintptr) error {
+	if _, _, e := unix.RawSyscall(nr, a, b, c); e != 0 {
+		return e
+	}
+	return nil
+}
+
 // setFSIDs checks its effect: setfsuid(2) and setfsgid(2) report no failure,
 // but both return the id before the call.
-func setFSIDs(uid, gid uint32) error {
-	unix.SetfsgidRetGid(int(gid))
-	unix.SetfsuidRetUid(int(uid))
-	if now, _ := unix.SetfsgidRetGid(-1); uint32(now) != gid {
+func setFSIDs(to ids) error {
+	unix.SetfsgidRetGid(int(to.gid))
+	unix.SetfsuidRetUid(int(to.uid))
+	if now, _ := unix.SetfsgidRetGid(-1); uint32(now) != to.gid {
 		return unix.EPERM
 	}
-	if now, _ := unix.SetfsuidRetUid(-1); uint32(now) != uid {
+	if now, _ := unix.SetfsuidRetUid(-1); uint32(now) != to.uid {
 		return unix.EPERM
 	}
 	return nil

@@ -144,6 +144,7 @@ func TestRefusedCreations(t *testing.T) {
 		{`{"templateID":"base","autoPause":true,"autoPauseMemory":false}`, 400},
 		{`{"templateID":"base","network":{"allowOut":["1.1.1.1"]}}`, 400},
 		{`{"templateID":"base","network":{"denyOut":["1.1.1.1"]}}`, 400},
+		{`{"templateID":"base","network":{"allowOut":["a.example"],"denyOut":["0.0.0.0/0"]}}`, 400},
 		{`{"templateID":"base","network":{"egressProxy":{"address":"a:1"}}}`, 400},
 		{`{"templateID":"base","network":{"rules":{"a":[]}}}`, 400},
 		{`{"templateID":"base","network":{"maskRequestHost":"a b"}}`, 400},

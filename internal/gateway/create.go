@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/api"
+	"github.com/agent-sandbox/sandbox-go/internal/netrule"
 	"github.com/agent-sandbox/sandbox-go/providers"
 )
 
@@ -130,13 +131,13 @@ func (s *Server) plan(body *api.NewSandbox, timeout time.Duration) (*record, *pr
 	if size > maxMetadata {
 		return nil, nil, refuse(http.StatusBadRequest, "E2011", "metadata has %d bytes; at most %d", size, maxMetadata)
 	}
-	mode, err := s.network(body)
+	policy, err := s.network(body)
 	if err != nil {
 		return nil, nil, err
 	}
 	rec := &record{
 		TemplateID: template.id, Alias: template.alias, Metadata: maps.Clone(body.Metadata),
-		AutoPause: body.AutoPause != nil && *body.AutoPause, Internet: mode == "host", Network: body.Network,
+		AutoPause: body.AutoPause != nil && *body.AutoPause, Internet: policy.Mode == "host", Network: body.Network,
 	}
 	if n := body.Network; n != nil {
 		rec.MaskHost = n.MaskRequestHost
@@ -147,7 +148,7 @@ func (s *Server) plan(body *api.NewSandbox, timeout time.Duration) (*record, *pr
 	req := &providers.CreateRequest{
 		Template: template.provider, Lifetime: timeout, Detached: true, Env: body.EnvVars,
 		Metadata: map[string]string{markGateway: s.store.ident},
-		Network:  &providers.NetworkPolicy{Mode: mode},
+		Network:  policy,
 	}
 	rec.Since = time.Now()
 	rec.End = rec.Since.Add(timeout)
@@ -189,42 +190,83 @@ func given(raw json.RawMessage) bool {
 	return true
 }
 
-// network picks the mode that a body asks for. It only ever takes away from
+// network picks the policy that a body asks for. It only ever takes away from
 // what the gateway allows.
-func (s *Server) network(body *api.NewSandbox) (string, error) {
-	mode := s.opts.Network
-	closed := func() {
-		if mode == "host" {
-			mode = "loopback"
-		}
-	}
-	if body.AllowInternetAccess != nil && !*body.AllowInternetAccess {
-		closed()
-	}
+func (s *Server) network(body *api.NewSandbox) (*providers.NetworkPolicy, error) {
+	closed := body.AllowInternetAccess != nil && !*body.AllowInternetAccess
 	n := body.Network
 	if n == nil {
-		return mode, nil
+		return s.policy(closed), nil
 	}
 	for _, d := range n.DenyOut {
 		if d != "0.0.0.0/0" {
-			return "", refuse(http.StatusBadRequest, "E8004", "network.denyOut can only be 0.0.0.0/0 with this gateway; no sandbox was made")
+			return nil, refuse(http.StatusBadRequest, "E8004", "network.denyOut can only be 0.0.0.0/0 with this gateway; no sandbox was made")
 		}
-		closed()
+		closed = true
 	}
 	var what string
 	switch {
-	case len(n.AllowOut) > 0:
-		what = "allowOut"
 	case n.EgressProxy != nil:
 		what = "egressProxy"
 	case len(n.Rules) > 0:
 		what = "rules"
 	case !validMask(n.MaskRequestHost):
-		return "", refuse(http.StatusBadRequest, "E2011", "network.maskRequestHost is malformed")
+		return nil, refuse(http.StatusBadRequest, "E2011", "network.maskRequestHost is malformed")
+	case len(n.AllowOut) > 0:
+		return s.allowOut(n.AllowOut, closed)
 	default:
-		return mode, nil
+		return s.policy(closed), nil
 	}
-	return "", refuse(http.StatusBadRequest, "E8004", "network.%s is not supported by this gateway; no sandbox was made", what)
+	return nil, refuse(http.StatusBadRequest, "E8004", "network.%s is not supported by this gateway; no sandbox was made", what)
+}
+
+// policy is that of a sandbox which lists nothing.
+func (s *Server) policy(closed bool) *providers.NetworkPolicy {
+	switch mode := s.opts.Network; {
+	case mode == "none":
+		return &providers.NetworkPolicy{Mode: "none"}
+	case mode == "host" && !closed:
+		return &providers.NetworkPolicy{Mode: "host"}
+	case s.rules != nil && !closed:
+		return listOf(s.rules)
+	}
+	return &providers.NetworkPolicy{Mode: "loopback"}
+}
+
+// allowOut is the policy of a sandbox that lists what it may reach.
+func (s *Server) allowOut(items []string, closed bool) (*providers.NetworkPolicy, error) {
+	cannot := func(format string, args ...any) error {
+		return refuse(http.StatusBadRequest, "E8004", "network.allowOut: "+format+"; no sandbox was made", args...)
+	}
+	if mode := s.opts.Network; mode == "none" || mode == "loopback" {
+		return nil, cannot("this gateway lets sandboxes reach nothing outside; it is started with --network list where they may")
+	}
+	if !closed {
+		return nil, cannot("it needs denyOut 0.0.0.0/0 with this gateway, which cannot leave the rest open")
+	}
+	rules, err := netrule.ParseList(items)
+	if err != nil {
+		return nil, refuse(http.StatusBadRequest, "E2011", "network.allowOut: %v", err)
+	}
+	for _, r := range rules {
+		switch {
+		case !r.IsName():
+			return nil, cannot("%s would open every port of an address, which this gateway cannot", r)
+		case r.Port != 0 || r.Every:
+			return nil, refuse(http.StatusBadRequest, "E2011", "network.allowOut: %s has a port", r)
+		case s.rules != nil && !s.rules.Covers(r):
+			return nil, cannot("%s is more than this gateway allows", r)
+		}
+	}
+	return listOf(rules), nil
+}
+
+func listOf(rules netrule.List) *providers.NetworkPolicy {
+	p := &providers.NetworkPolicy{Mode: "list"}
+	for _, r := range rules {
+		p.Allow = append(p.Allow, r.String())
+	}
+	return p
 }
 
 // maskPort stands for the port in a mask of the Host header.

@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/agent-sandbox/sandbox-go/internal/netrule"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -35,7 +36,11 @@ type Options struct {
 	Provider providers.Provider // makes the sandboxes; stays the caller's to close
 	StateDir string             // absolute; the gateway alone writes there
 	Domain   string             // answered to clients as the domain of sandboxes; empty: theirs
-	Network  string             // mode of the sandboxes' network: "loopback" (default), "none" or "host"
+
+	// Network is what sandboxes reach: "loopback" (default), "none" or "host";
+	// "list": loopback, and what a creation lists; or rules, separated by commas,
+	// which are also the most that a creation can list.
+	Network string
 
 	// MaxLifetime is the longest time from a start to the end; zero: 24 hours.
 	MaxLifetime time.Duration
@@ -59,6 +64,7 @@ type Server struct {
 	log   *slog.Logger
 	store *store
 	keys  *Keys
+	rules netrule.List // of opts.Network; nil when that is a word
 
 	handler http.Handler
 	http    *http.Server
@@ -104,9 +110,13 @@ func New(o *Options) (*Server, error) {
 	switch s.opts.Network {
 	case "":
 		s.opts.Network = "loopback"
-	case "loopback", "none", "host":
+	case "loopback", "none", "host", "list":
 	default:
-		return nil, errdefs.New("E8007", op, fmt.Sprintf("network %q is not loopback, none or host", s.opts.Network))
+		rules, err := netrule.ParseList(strings.Split(s.opts.Network, ","))
+		if err != nil || !strings.ContainsAny(s.opts.Network, ".:") {
+			return nil, errdefs.New("E8007", op, fmt.Sprintf("network %q is not loopback, none, host, list or rules: %v", s.opts.Network, err))
+		}
+		s.rules = rules
 	}
 	s.opts.Domain = strings.Trim(strings.ToLower(s.opts.Domain), ".")
 	var err error

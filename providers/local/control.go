@@ -35,7 +35,8 @@ type controlAnswer struct {
 	Paused   bool   `json:"paused,omitempty"`
 	Detail   string `json:"detail,omitempty"` // of refusedFailed
 
-	Usage *insideUsage `json:"usage,omitempty"` // answer to opUsage
+	Usage     *insideUsage `json:"usage,omitempty"`     // answer to opUsage
+	Listeners []string     `json:"listeners,omitempty"` // answer to opNetwork, whose descriptors come with it
 }
 
 // Requests of the protocol.
@@ -47,6 +48,7 @@ const (
 	opPause    = "pause"
 	opResume   = "resume" // with a lifetime also opExtend
 	opUsage    = "usage"
+	opNetwork  = "network"
 
 	// See capture.
 	opSnapshot  = "snapshot"
@@ -83,6 +85,8 @@ type controller struct {
 	files   *os.File // what the sandbox has written
 	layered bool
 	request json.RawMessage // of the creation
+
+	listeners []string // names of those that are kept
 }
 
 // suspender pauses a sandbox; see pauser.
@@ -128,6 +132,12 @@ func (ctl *controller) serve(c net.Conn) {
 		if ctl.capture(c, line) {
 			return
 		}
+		if ctl.wantsListeners(line) {
+			if err := ctl.sendListeners(c); err != nil {
+				return
+			}
+			continue
+		}
 		answer, end := ctl.answer(line)
 		b, err := json.Marshal(answer)
 		if err != nil {
@@ -145,6 +155,12 @@ func (ctl *controller) serve(c net.Conn) {
 			return
 		}
 	}
+}
+
+// wantsListeners reports whether a request is opNetwork, and may be.
+func (ctl *controller) wantsListeners(line []byte) bool {
+	var req controlRequest
+	return json.Unmarshal(line, &req) == nil && req.Op == opNetwork && sameSecret(req.Token, ctl.token)
 }
 
 // answer carries out one request; end asks for the sandbox's end after the

@@ -359,7 +359,7 @@ func (b *builder) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.saved = savedConfig{ID: o.id, Engine: o.engine, Root: o.savedRoot(), Cgroups: planDirs(o.groups), Block: -1}
+	b.saved = savedConfig{ID: o.id, Engine: o.engine, Root: o.savedRoot(), Cgroups: planDirs(o.groups), Block: -1, Network: o.allow.saved()}
 	b.setPurpose()
 	lease := (*os.File)(nil)
 	if o.mapping == mapBlock {
@@ -397,6 +397,7 @@ func (b *builder) prepare(ctx context.Context) error {
 		b.spec.mapping.asRoot = true
 	}
 	b.conf.Writable = b.spec.writable()
+	b.conf.Listeners = o.allow.kept()
 	if err := b.openFiles(lease); err != nil {
 		return err
 	}

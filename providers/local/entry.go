@@ -53,6 +53,7 @@ type savedConfig struct {
 	User      string              `json:"user"`
 	Cgroups   []string            `json:"cgroups,omitempty"` // in the order of removal
 	Block     int                 `json:"block"`             // leased block of ids; -1: none
+	Network   *savedNetwork       `json:"network,omitempty"` // one that is kept
 	fileSet                       // that it started with
 }
 

@@ -19,7 +19,8 @@ import (
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
-// Bounds of one sandbox's network. What is above them is refused at once.
+// Bounds of one sandbox's network. What is above them is refused at once. A
+// connection that is copied takes two descriptors and two pipes.
 const (
 	maxInside  = 512 // connections from inside
 	maxOutside = 256 // connections to the outside
@@ -84,19 +85,20 @@ type egress struct {
 	outSlots chan struct{}
 	wg       sync.WaitGroup
 	held     []closer // listeners
+	owned    []closer // closed last
 
 	mu     sync.Mutex // guards the rest
 	conns  map[*inConn]struct{}
 	closed bool
 }
 
-// newEgress takes over listeners and audit, whatever it returns, and begins to
-// serve. What it does ends with close.
-func newEgress(plan *netPlan, settings netSettings, names *nameTable, audit *netAudit, log *slog.Logger, listeners []netListener) (_ *egress, err error) {
+// newEgress takes over listeners, audit and what else is owned, whatever it
+// returns, and begins to serve. What it does ends with close.
+func newEgress(plan *netPlan, settings netSettings, names *nameTable, audit *netAudit, log *slog.Logger, listeners []netListener, owned []closer) (_ *egress, err error) {
 	e := &egress{
 		rules: plan.rules, proxyAt: plan.proxy, settings: settings, names: names, audit: audit, log: log,
 		inSlots: make(chan struct{}, maxInside), outSlots: make(chan struct{}, maxOutside),
-		conns: map[*inConn]struct{}{},
+		conns: map[*inConn]struct{}{}, owned: owned,
 	}
 	// No call has a context for this: it goes on until close.
 	e.ctx, e.cancel = context.WithCancel(context.Background())
@@ -157,6 +159,9 @@ func (e *egress) close() {
 	e.wg.Wait()
 	e.proxy.transport.CloseIdleConnections()
 	e.audit.close()
+	for _, c := range e.owned {
+		c.Close()
+	}
 }
 
 // begin counts something that close waits for. It reports false when that is
@@ -301,12 +306,12 @@ func (p *Provider) orderNetwork(o *order) error {
 	if mode != netList {
 		return nil
 	}
-	if o.Detached {
+	if o.Detached && !p.keepNetwork {
 		return &errdefs.Error{Code: "E8004", Op: "create sandbox",
 			Message:    "a detached sandbox cannot have a list of network rules: its connections go through the program that made it",
-			Suggestion: "create it attached"}
+			Suggestion: "create it attached, or through sandboxd serve, which keeps the network of its sandboxes"}
 	}
-	o.allow = newNetPlan(rules, false)
+	o.allow = newNetPlan(rules, o.Detached)
 	return nil
 }
 
@@ -317,20 +322,50 @@ func (p *Provider) startEgress(b *builder) (*egress, error) {
 	}
 	listeners := b.proc.listeners
 	b.proc.listeners = nil
-	dir, err := b.t.boxes.sub(b.o.id)
-	var audit *netAudit
-	if err == nil {
-		if audit, err = openNetAudit(dir); err != nil {
-			dir.close()
-		}
-	}
+	e, err := p.openEgress(b.t, b.o.id, b.spec.allow, func() ([]netListener, error) { return listeners, nil })
 	if err != nil {
-		closeListeners(listeners)
-		return nil, &errdefs.Error{Code: "E2000", Op: "create sandbox", Message: "open the log of its network", Err: err}
-	}
-	e, err := newEgress(b.spec.allow, p.net, newNameTable(b.spec.allow.rules.Names()), audit, p.log, listeners)
-	if err != nil {
+		closeListeners(listeners) // again, perhaps
 		return nil, &errdefs.Error{Code: "E2000", Op: "create sandbox", Message: "serve its network", Err: err}
 	}
 	return e, nil
+}
+
+// openEgress serves the listeners of a sandbox. errBusy: somebody does already.
+func (p *Provider) openEgress(t *tree, id string, plan *netPlan, listeners func() ([]netListener, error)) (_ *egress, err error) {
+	var owned []closer // what the egress has; closed here when there is none
+	defer func() {
+		if err != nil {
+			for _, c := range owned {
+				c.Close()
+			}
+		}
+	}()
+	dir, err := t.boxes.sub(id)
+	if err != nil {
+		return nil, err
+	}
+	owned = append(owned, dir.f)
+	names := newNameTable(plan.rules.Names())
+	if plan.keep {
+		lock, err := dir.tryLock(fileNetLock)
+		if err != nil {
+			return nil, err
+		}
+		owned = append(owned, lock)
+		table, file, err := keepNames(dir, plan.rules)
+		if err != nil {
+			return nil, err
+		}
+		owned, names = append(owned, file), table
+	}
+	audit, err := openNetAudit(dir)
+	if err != nil {
+		return nil, err
+	}
+	list, err := listeners()
+	if err != nil {
+		audit.close()
+		return nil, err
+	}
+	return newEgress(plan, p.net, names, audit, p.log, list, owned)
 }

@@ -38,7 +38,7 @@ const (
 // netAudit notes what a policy decided. A hostile sandbox can fill the log, and
 // nothing else: neither disk nor memory.
 type netAudit struct {
-	dir *folder // its own
+	dir *folder
 	now func() time.Time
 
 	mu      sync.Mutex // guards the rest
@@ -125,7 +125,6 @@ func (a *netAudit) close() {
 		a.f.Close()
 		a.f = nil
 	}
-	a.dir.close()
 }
 
 func clipTo(s string, n int) string {

@@ -57,6 +57,11 @@ const (
 	// does not say: container (default), gvisor, or auto-strong, which is gvisor
 	// where it is proven to work and container, reported as degraded, elsewhere.
 	settingIsolation = "isolation"
+
+	// settingKeepNetwork lets detached sandboxes have a list of rules: true, or
+	// false, the default. Their connections are served while a provider with
+	// this setting is open, and wait otherwise.
+	settingKeepNetwork = "keep_network"
 )
 
 // Provider makes sandboxes on this machine. It is safe for concurrent use, and
@@ -67,7 +72,8 @@ type Provider struct {
 	expose []string
 	net    netSettings
 
-	isolation string // setting
+	isolation   string // setting
+	keepNetwork bool
 
 	groups func() *cgroupHost
 	warn   sync.Once // the first degraded creation logs one line
@@ -84,7 +90,8 @@ type Provider struct {
 	mu     sync.Mutex
 	closed bool
 	live   map[string]*child // made by this provider and not ended
-	wg     sync.WaitGroup    // one for each of live, one for each operation
+	kept   []*keptNet
+	wg     sync.WaitGroup // one for each of live, one for each operation
 }
 
 var (
@@ -150,6 +157,11 @@ func New(c providers.Config) (*Provider, error) {
 				return nil, setting(fmt.Sprintf("%s is %q; it is on or off", k, clip(v)))
 			}
 			p.net.trust = v == "off"
+		case settingKeepNetwork:
+			if v != "" && v != "true" && v != "false" {
+				return nil, setting(fmt.Sprintf("%s is %q; it is true or false", k, clip(v)))
+			}
+			p.keepNetwork = v == "true"
 		case settingPool:
 			n, err := parsePool(v)
 			if err != nil {
@@ -166,7 +178,7 @@ func New(c providers.Config) (*Provider, error) {
 		case "user_agent": // sandboxfn gives it to every provider that has settings
 		default:
 			return nil, setting(fmt.Sprintf("unknown setting %q; there are %s", clip(k),
-				strings.Join([]string{settingCgroupParent, settingCheckNames, settingExpose, settingHosts, settingIsolation, settingPool, settingSmallRuntime}, ", ")))
+				strings.Join([]string{settingCgroupParent, settingCheckNames, settingExpose, settingHosts, settingIsolation, settingKeepNetwork, settingPool, settingSmallRuntime}, ", ")))
 		}
 	}
 	parent := c.Settings[settingCgroupParent]
@@ -256,6 +268,9 @@ func (p *Provider) open(ctx context.Context) (*tree, error) {
 	if err := p.collect(ctx); err != nil {
 		p.log.WarnContext(ctx, "remains of dead sandboxes not removed", "err", err)
 	}
+	if err := p.resumeNetworks(ctx, t); err != nil {
+		p.log.WarnContext(ctx, "networks of detached sandboxes are not served", "err", err)
+	}
 	return t, nil
 }
 
@@ -289,6 +304,10 @@ func (p *Provider) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	live := slices.Collect(maps.Values(p.live))
+	for _, k := range p.kept {
+		k.release()
+	}
+	p.kept = nil
 	p.mu.Unlock()
 	p.pool.close()
 	for _, c := range live {

@@ -38,6 +38,7 @@ type serveConfig struct {
 	Woken        bool          `json:"woken,omitempty"`         // it had hibernated
 	GVisor       *gvisorConfig `json:"gvisor,omitempty"`        // nil: commands run here
 	Inside       bool          `json:"inside,omitempty"`        // this is the guest of such an init
+	Listeners    []string      `json:"listeners,omitempty"`     // of the network, that init keeps
 	purpose
 }
 
@@ -131,7 +132,7 @@ func serveInside(in *inside, log *slog.Logger) error {
 	}
 	go serveControl(control, &controller{
 		token: conf.Token, life: life, pause: pause, usage: &usageMeter{}, log: log,
-		files: in.files, layered: conf.Layered, request: conf.Request,
+		files: in.files, layered: conf.Layered, request: conf.Request, listeners: conf.Listeners,
 	})
 
 	srv, err := server.New(runtimeOptions(in, conf, pause, spawn, groups, log))

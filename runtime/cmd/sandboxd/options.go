@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -81,22 +82,17 @@ func (c *count) Set(v string) error {
 	return nil
 }
 
-// choice is a flag with one of a few values.
-type choice struct {
-	value string
-	of    []string
-}
+// network is a flag with a mode or rules; the gateway reads the rules.
+type network string
 
-func (c *choice) String() string { return c.value }
+func (n *network) String() string { return string(*n) }
 
-func (c *choice) Set(v string) error {
-	for _, o := range c.of {
-		if v == o {
-			c.value = v
-			return nil
-		}
+func (n *network) Set(v string) error {
+	if !slices.Contains([]string{"loopback", "none", "host", "list"}, v) && !strings.ContainsAny(v, ".:") {
+		return errors.New("it is loopback, none, host, list, or rules as in example.com,*.example.org:8443")
 	}
-	return errors.New("it is one of " + strings.Join(c.of, ", "))
+	*n = network(v)
+	return nil
 }
 
 // domain is a flag with the name of a host, perhaps with a port.

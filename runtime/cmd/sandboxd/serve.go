@@ -32,7 +32,7 @@ type serveFlags struct {
 	domain       domain
 	state        string
 	cert, key    string
-	network      choice
+	network      network
 	maxLifetime  span
 	maxSandboxes count
 	templates    names
@@ -47,7 +47,7 @@ const serveUsage = `usage: sandboxd serve [options]    run the gateway until a s
 
 func parseServe(args []string, stdout io.Writer) (*serveFlags, error) {
 	f := &serveFlags{
-		network:     choice{"loopback", []string{"loopback", "none", "host"}},
+		network:     "loopback",
 		maxLifetime: span(24 * time.Hour), maxSandboxes: 1000,
 	}
 	fs := flag.NewFlagSet("sandboxd serve", flag.ContinueOnError)
@@ -56,7 +56,7 @@ func parseServe(args []string, stdout io.Writer) (*serveFlags, error) {
 	fs.StringVar(&f.state, "state-dir", defaultStateDir(), "`directory` of all state")
 	fs.StringVar(&f.cert, "tls-cert", "", "`file` with the certificate chain, PEM; read once, at the start")
 	fs.StringVar(&f.key, "tls-key", "", "`file` with its key, PEM")
-	fs.Var(&f.network, "network", "what sandboxes reach: `loopback, none or host`")
+	fs.Var(&f.network, "network", "what sandboxes reach: `loopback, none, host, list or rules`; list: what a creation lists")
 	fs.Var(&f.maxLifetime, "max-lifetime", "longest life of a sandbox, a `duration`")
 	fs.Var(&f.maxSandboxes, "max-sandboxes", "`number` of sandboxes at one time, of all keys")
 	fs.Var(&f.templates, "template", "further `name` of the template base; may be repeated")
@@ -129,7 +129,7 @@ func (f *serveFlags) run(stdout, stderr io.Writer, signals <-chan os.Signal) (er
 			d.Close()
 		}
 	}()
-	p, err := local.New(providers.Config{StateDir: f.state, Logger: log})
+	p, err := local.New(providers.Config{StateDir: f.state, Logger: log, Settings: map[string]string{"keep_network": "true"}})
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (f *serveFlags) run(stdout, stderr io.Writer, signals <-chan os.Signal) (er
 		return err
 	}
 	g, err := gateway.New(&gateway.Options{
-		Provider: p, StateDir: gatewayDir(f.state), Domain: string(f.domain), Network: f.network.value,
+		Provider: p, StateDir: gatewayDir(f.state), Domain: string(f.domain), Network: string(f.network),
 		MaxLifetime: time.Duration(f.maxLifetime), MaxSandboxes: int(f.maxSandboxes), Templates: f.templateNames(), Logger: log,
 	})
 	if err != nil {

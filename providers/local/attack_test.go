@@ -57,6 +57,7 @@ type target struct {
 	network string
 
 	function bool // attacks get what the process of functions has: a channel
+	guest    bool // of gVisor
 }
 
 func newTarget(t *testing.T, network string) *target {
@@ -122,6 +123,9 @@ func (g *target) attackEnv(attack string, args ...string) map[string]string {
 	env := map[string]string{envRole: "attack", envAttack: attack, envArgs: strings.Join(args, "\n"), "LOCAL_TEST_NETWORK": g.network}
 	if mappingKind() == mapSingle {
 		env["LOCAL_TEST_SINGLE"] = "1"
+	}
+	if g.guest {
+		env[envGuest] = "1"
 	}
 	return env
 }

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -399,7 +400,15 @@ func TestGVisorRefuses(t *testing.T) {
 	p := testProvider(t)
 	t.Run("not installed", func(t *testing.T) {
 		t.Setenv(envRunsc, "")
-		t.Setenv("PATH", "/nowhere")
+		tools := t.TempDir() // what sandboxes of users need
+		for _, name := range []string{"newuidmap", "newgidmap"} {
+			if path, err := exec.LookPath(name); err == nil {
+				if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		t.Setenv("PATH", tools)
 		err := ask(p, providers.CreateRequest{})
 		var e *errdefs.Error
 		if !errors.As(err, &e) || e.Code != "E8004" || !strings.Contains(e.Suggestion, "go install gvisor.dev/gvisor/runsc@") || !strings.Contains(e.Suggestion, envRunsc) {
@@ -466,4 +475,25 @@ func TestGVisorRefuses(t *testing.T) {
 			t.Errorf("little memory: %v", err)
 		}
 	})
+}
+
+// TestGVisorAttacks is TestAttacks in a guest of gVisor.
+func TestGVisorAttacks(t *testing.T) {
+	needGVisor(t)
+	h := plantHost(t)
+	before := digestOf(t)
+	p := testProvider(t)
+	a := ownArtifact(t)
+	sb := gvisorSandbox(t, p, providers.CreateRequest{
+		Artifacts: []providers.Artifact{a}, Resources: providers.Resources{DiskMiB: 32, MemoryMiB: 512},
+	})
+	g := &target{t: t, p: p, sb: sb, program: sb.Artifacts[a.Digest], network: netLoopback, guest: true}
+	h.token = sb.Data.Token.Reveal()
+	for _, user := range []string{"user", "root"} {
+		t.Run(user, func(t *testing.T) { h.attackAll(t, g, user) })
+	}
+	h.unharmed(t)
+	if after := digestOf(t); after != before {
+		t.Error("the program is another one now")
+	}
 }

@@ -196,7 +196,7 @@ func (c *Client) Close() error {
 	failed := make([]error, len(handles))
 	for i, sb := range handles {
 		wg.Go(func() {
-			if sb.created && !sb.detached {
+			if sb.kills() && !sb.detached {
 				failed[i] = sb.Close()
 				return
 			}

@@ -242,7 +242,7 @@ func (p *Pool) check(ctx context.Context, x *pooled) error {
 func (p *Pool) lend(x *pooled) *Sandbox {
 	sb := x.sb
 	h := &Sandbox{
-		client: sb.client, provider: sb.provider, id: sb.id, state: sb.state, channels: sb.channels, near: sb.near, limits: sb.limits,
+		client: sb.client, provider: sb.provider, id: sb.id, state: sb.state, channels: sb.channels, near: sb.near, limits: sb.limits, options: sb.options,
 		envd: sb.envd, log: sb.log, giveBack: func(why error) error { return p.takeBack(x, why) },
 	}
 	h.life, h.end = context.WithCancelCause(sb.life)

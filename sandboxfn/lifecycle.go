@@ -170,6 +170,8 @@ func (c *Client) createForPool(ctx context.Context, o *CreateOptions, needs pool
 		return nil, errors.Join(err, c.release(ctx, p, s.ID))
 	}
 	sb.created, sb.detached = true, req.Detached
+	options := o.clone()
+	sb.options = &options
 	if cctx.Err() != nil {
 		err = contextError(cctx, op)
 	} else {
@@ -204,9 +206,9 @@ func (c *Client) createTimeout(caps providers.Capabilities) time.Duration {
 }
 
 // Connect returns a handle of a sandbox that exists, also one that another
-// process created; it resumes a paused one. Errors: [ErrNotFound], or
-// [ErrExpired], [ErrKilled], [ErrCrashed] where the provider knows how it
-// ended.
+// process created; it resumes a paused one, and starts one that hibernates. Errors:
+// [ErrNotFound], or [ErrExpired], [ErrKilled], [ErrCrashed] where the provider
+// knows how it ended.
 func (c *Client) Connect(ctx context.Context, id string, o *ConnectOptions) (*Sandbox, error) {
 	const op = "connect to sandbox"
 	if err := checkID(op, id); err != nil {
@@ -307,15 +309,23 @@ func (c *Client) kill(ctx context.Context, p providers.Provider, id string) erro
 // release kills a sandbox even when ctx has ended already, so that a cancelled
 // call never leaks one. A kill that fails is tried again.
 func (c *Client) release(ctx context.Context, p providers.Provider, id string) error {
+	return c.persist(ctx, func(ctx context.Context) error {
+		err := c.kill(ctx, p, id)
+		if err != nil {
+			c.log.WarnContext(ctx, "sandbox not killed", "sandbox_id", id, "err", err)
+		}
+		return err
+	})
+}
+
+// persist cleans up, also when ctx has ended already, and tries again when that
+// fails; it is bounded.
+func (c *Client) persist(ctx context.Context, do func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killTimeout)
 	defer cancel()
 	for wait := 100 * time.Millisecond; ; wait *= 4 {
-		err := c.kill(ctx, p, id)
-		if err == nil {
-			return nil
-		}
-		c.log.WarnContext(ctx, "sandbox not killed", "sandbox_id", id, "err", err)
-		if wait > 2*time.Second {
+		err := do(ctx)
+		if err == nil || wait > 2*time.Second {
 			return err
 		}
 		select {

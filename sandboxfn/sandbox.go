@@ -26,7 +26,8 @@ type Sandbox struct {
 	channels bool              // the provider says that the runtime is ours
 	near     bool              // it is on this machine
 	limits   providers.TransportLimits
-	created  bool // Close kills
+	created  bool           // Close kills
+	options  *CreateOptions // of its creation; nil: not known
 	detached bool
 	giveBack func(broken error) error // of a handle that a pool has lent
 	envd     *envd.Client
@@ -43,8 +44,9 @@ type Sandbox struct {
 	closing sync.Mutex // held by Close
 	done    bool       // guarded by closing
 
-	mu   sync.Mutex
-	gone error // guarded by mu; why the handle is of no use any more
+	mu     sync.Mutex
+	gone   error // guarded by mu; why the handle is of no use any more
+	asleep bool  // guarded by mu; it hibernates, so Close leaves it
 
 	forwards forwards // of ports
 }
@@ -133,7 +135,7 @@ func (sb *Sandbox) Kill(ctx context.Context) error {
 }
 
 // Close kills a sandbox that was created through this handle and detaches from
-// one that was connected to; one that a [Pool] has lent goes back to it. Commands
+// one that was connected to, or hibernates; one that a [Pool] has lent goes back to it. Commands
 // still running end. It works also after
 // every context has ended, takes at most 30 s, and is idempotent: a Close that
 // reported an error can be repeated.
@@ -149,7 +151,7 @@ func (sb *Sandbox) Close() error {
 		sb.finish()
 		return sb.giveBack(broken)
 	}
-	if sb.created {
+	if sb.kills() {
 		sb.retire(errdefs.New("E2022", "use sandbox "+sb.id, "its handle was closed"))
 		if err := sb.client.release(sb.life, sb.provider, sb.id); err != nil {
 			return err
@@ -262,7 +264,7 @@ func (sb *Sandbox) explain(ctx context.Context, err error) error {
 		case s.State == StatePaused:
 			return &Error{Code: "E2024", Op: "use sandbox " + sb.id, Message: "it is paused", Err: unsaid{err}}
 		case s.State == StateStopped:
-			return sb.note(&Error{Code: "E2023", Op: "use sandbox " + sb.id, Message: "it has stopped", Err: err})
+			return sb.stopped(ctx, err)
 		}
 		if wait > 200*time.Millisecond {
 			return err

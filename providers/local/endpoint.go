@@ -40,7 +40,11 @@ func (p *Provider) endpoint(id string, token providers.Secret) providers.Endpoin
 				return c, nil
 			case ctx.Err() != nil:
 				return nil, cancelled(ctx, op)
-			case !errors.Is(t.collectID(id), errBusy):
+			}
+			switch ended := t.collectID(id); {
+			case errors.Is(ended, errAsleep):
+				return nil, asleepError(op, id)
+			case !errors.Is(ended, errBusy):
 				return nil, t.gone(op, id)
 			}
 			return nil, &errdefs.Error{Code: "E5001", Op: op, Message: "sandbox " + id, Err: err}

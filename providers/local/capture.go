@@ -284,15 +284,12 @@ func (out *captured) unpack(ctx context.Context, r io.Reader, conf *savedConfig)
 	kind := mappingKind()
 	fmt.Fprintf(sum, "files %s\n", kind) // the same archive belongs to others then
 	limit := conf.Resources.DiskMiB << 20
-	o := layertar.Options{
-		Snapshot: true,
-		Bytes:    limit + limit/4 + 256<<20, // names and attributes come on top
-		Entries:  max(layertar.DefaultEntries, limit>>12),
-	}
-	if kind == mapBlock {
-		o.OwnerBase = volumeIDs
-	}
-	stats, err := layertar.Unpack(ctx, out.layer.dir.f, io.TeeReader(r, sum), o)
+	o := ownerOptions(kind)
+	o.Snapshot = true
+	o.Bytes = limit + limit/4 + 256<<20 // names and attributes come on top
+	o.Entries = max(layertar.DefaultEntries, limit>>12)
+	w := treeWork{Op: workUnpack, Name: out.layer.name, Options: o}
+	stats, err := w.run(ctx, out.layer.t.layers, io.TeeReader(r, sum))
 	if err != nil {
 		return err
 	}

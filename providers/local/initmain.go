@@ -13,9 +13,13 @@ import (
 )
 
 // In pid 1 of a sandbox this never returns: the server runs here, before the
-// initialisers of everything that imports the client, and main never runs.
+// initialisers of everything that imports the client, and main never runs. The
+// same holds for a process that works on trees of files.
 func init() {
 	if nsinit.Active() {
+		if dir := inherited(fdWork); dir != nil {
+			workMain(dir)
+		}
 		serveMain(takeOver())
 	}
 }

@@ -14,13 +14,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/agent-sandbox/sandbox-go/internal/layertar"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 // Layers are trees of files that sandboxes start with. Each is a directory of
 // layers/ that is complete when it gets its name and never changes after. Files
-// belong to the ids inside, for root above volumeIDs.
+// belong to the ids inside: for root above volumeIDs, for a user with sub-ids as
+// each of its sandboxes has them, so that they need not be mapped to be shown.
 //
 // Nothing counts the users of a layer: who uses one says so in its own file, and
 // sweepLayers removes what nobody names. The lock of the directory makes the two
@@ -115,7 +115,11 @@ func (l *layer) discard() {
 }
 
 // removeTree removes a directory of layers/.
-func (t *tree) removeTree(name string) error { return layertar.Remove(t.layers.f, name) }
+func (t *tree) removeTree(name string) error {
+	// Not to be given up half-way, as whoever calls is about to forget the name.
+	_, err := treeWork{Op: workRemove, Name: name}.run(context.Background(), t.layers, nil)
+	return removeError(err)
+}
 
 // usedLayers are the layers that something names.
 func (t *tree) usedLayers() (map[string]bool, error) {

@@ -97,12 +97,16 @@ func shell(ctx context.Context, sb *providers.Sandbox, script string) (stdout st
 }
 
 func command(ctx context.Context, sb *providers.Sandbox, path string, args ...string) (stdout string, end *envd.End, err error) {
+	return commandAs(ctx, sb, "", path, args...)
+}
+
+func commandAs(ctx context.Context, sb *providers.Sandbox, user, path string, args ...string) (stdout string, end *envd.End, err error) {
 	c, err := envd.New(&envd.Options{Dial: sb.Data.Dial, Token: sb.Data.Token.Reveal()})
 	if err != nil {
 		return "", nil, err
 	}
 	defer c.Close()
-	s, err := c.Start(ctx, &envd.StartOptions{Path: path, Args: args})
+	s, err := c.Start(ctx, &envd.StartOptions{Path: path, Args: args, User: user})
 	if err != nil {
 		return "", nil, err
 	}

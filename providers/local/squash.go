@@ -7,9 +7,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
-	"os"
-
-	"github.com/agent-sandbox/sandbox-go/internal/layertar"
+	"slices"
 )
 
 // squash makes one layer that shows what all of layers show, the uppermost first;
@@ -17,25 +15,18 @@ import (
 // copied. The caller owns the result.
 func (t *tree) squash(ctx context.Context, top *layer, layers []string) (_ *layer, name string, err error) {
 	sum := sha256.New()
-	var dirs []*os.File
-	for i, n := range layers {
+	from := slices.Clone(layers)
+	if top != nil {
+		from[0] = top.name
+	}
+	for _, n := range layers {
 		fmt.Fprintln(sum, "layer", n)
-		if i == 0 && top != nil {
-			dirs = append(dirs, top.dir.f)
-			continue
-		}
-		d, err := t.layers.sub(n)
-		if err != nil {
-			return nil, "", err
-		}
-		defer d.close()
-		dirs = append(dirs, d.f)
 	}
 	out, err := t.beginLayer(ctx)
 	if err != nil {
 		return nil, "", err
 	}
-	if err = layertar.Merge(ctx, out.dir.f, dirs); err == nil {
+	if _, err = (treeWork{Op: workMerge, Name: out.name, From: from}).run(ctx, t.layers, nil); err == nil {
 		err = out.sync()
 	}
 	if err != nil {

@@ -184,7 +184,10 @@ type captured struct {
 	dropped int64
 	request json.RawMessage
 
-	commit func() error // makes init end; only of opHibernate
+	// hold makes the end of ctx end nothing any more; the error of ctx when it has
+	// ended already. Until close, or commit, init keeps everything stopped.
+	hold   func() error
+	commit func() error // makes init end; only of opHibernate, after hold
 	close  func()
 }
 
@@ -241,7 +244,16 @@ func (t *tree) takeFiles(ctx context.Context, e *entry, op string, conf *savedCo
 		return nil, err
 	}
 	out.dropped = last.Dropped
+	out.hold = func() error {
+		if !stop() {
+			return context.Cause(ctx)
+		}
+		return nil
+	}
 	out.commit = func() error {
+		if err := c.SetDeadline(time.Now().Add(killLimit)); err != nil {
+			return err
+		}
 		if err := ask(opCommit); err != nil {
 			return err
 		}

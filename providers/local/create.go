@@ -294,6 +294,7 @@ type builder struct {
 	files     []*os.File // closed when init has its copies
 	lifeline  *os.File   // our end
 	proc      *initProc
+	woken     bool // awake was called
 }
 
 func (b *builder) keep(f *os.File) *os.File {
@@ -314,6 +315,10 @@ func (b *builder) closeFiles() {
 
 // undo removes everything, whatever state it is in.
 func (b *builder) undo() error {
+	// While the lock is held, and before init sees that we are gone.
+	if err := b.unwake(); err != nil {
+		b.p.log.Warn("a sandbox that hibernated may be lost", "sandbox_id", b.o.id, "err", err)
+	}
 	if b.lifeline != nil {
 		b.lifeline.Close()
 	}

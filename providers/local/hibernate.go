@@ -116,18 +116,22 @@ func (t *tree) putToSleep(ctx context.Context, e *entry, conf *savedConfig) erro
 	}
 	err = t.keep(ctx, c, &s.fileSet, func() error {
 		b, err := json.Marshal(s)
+		if err == nil {
+			// From here on nobody gives up: init may hear of commit at any moment,
+			// and its note counts only together with the file.
+			err = c.hold()
+		}
 		if err != nil {
 			return err
 		}
 		return e.dir.writeSynced(fileSleep, b)
 	})
-	if err == nil {
-		err = c.commit()
+	if err != nil {
+		return err
 	}
-	if err != nil && !e.asleep() {
-		_ = e.dir.remove(fileSleep) // it says nothing without the note of init
-	}
-	return err
+	// When it fails, whoever gets the lock finds out whether init has heard: the
+	// file says nothing without the note.
+	return c.commit()
 }
 
 // sleeping waits until nothing is left that runs.
@@ -248,7 +252,16 @@ func (b *builder) awake() error {
 	if b.o.asleep == nil {
 		return nil
 	}
+	b.woken = true
 	return unix.Renameat(b.e.dir.fd(), fileNewEnd, b.e.dir.fd(), fileEnd)
+}
+
+// unwake undoes awake. Init may run, and what it notes says nothing any more.
+func (b *builder) unwake() error {
+	if !b.woken {
+		return nil
+	}
+	return b.e.dir.writeSynced(fileEnd, []byte(endHibernated+"\n"))
 }
 
 // forgetSleep removes what the sandbox could be started from once more: now that
@@ -262,8 +275,7 @@ func (b *builder) forgetSleep() {
 
 // backToSleep undoes a wake that failed. What is running has been killed.
 func (b *builder) backToSleep() error {
-	_ = b.e.noteEnd(endHibernated) // when awake was called; otherwise it says so already
-	if len(b.files) == 0 {         // init had the lock
+	if len(b.files) == 0 { // init had the lock
 		err := b.t.collectID(b.o.id)
 		if errors.Is(err, errBusy) || errors.Is(err, errAsleep) {
 			err = nil

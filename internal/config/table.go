@@ -88,6 +88,7 @@ var table = []setting{
 	{key: "isolation", vars: []string{"SANDBOX_ISOLATION"}, kind: choice, choices: []string{"container", "gvisor", "microvm"}, place: inConfig, project: true, auto: "the provider's", about: "least isolation; a project can only make it stronger"},
 	{key: "local.pool", vars: []string{"SANDBOX_LOCAL_POOL"}, kind: text, place: inConfig, auto: "1", about: "local: sandboxes kept built for the next creation, 0 to 64"},
 	{key: "local.small_runtime", vars: []string{"SANDBOX_LOCAL_SMALL_RUNTIME"}, kind: choice, choices: []string{"on", "off"}, place: inConfig, auto: "on", about: "local: pid 1 is the small runtime, where it is installed"},
+	{key: "local.isolation", vars: []string{"SANDBOX_LOCAL_ISOLATION"}, kind: choice, choices: []string{"container", "gvisor", "auto-strong"}, place: inConfig, auto: "container", about: "local: what stands between sandboxes and this machine"},
 	{key: "local.expose", vars: []string{"SANDBOX_LOCAL_EXPOSE"}, kind: text, place: inConfig, about: "local: paths of this machine, separated by colons, that every sandbox shows read-only"},
 	{key: "local.cgroup_parent", vars: []string{"SANDBOX_LOCAL_CGROUP_PARENT"}, kind: text, place: inConfig, auto: "the own group", about: "local: control group below which those of sandboxes are made"},
 	{key: "k8s.kubeconfig", vars: []string{"KUBECONFIG"}, kind: text, place: inConfig, auto: "kubectl's", about: "kubeconfig"},

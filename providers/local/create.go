@@ -39,6 +39,7 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (mad
 	if ctx.Err() != nil {
 		return nil, cancelled(ctx, op)
 	}
+	defer func() { err = orCancelled(ctx, op, err) }()
 	order, err := p.order(ctx, req)
 	if err != nil {
 		return nil, err
@@ -49,6 +50,9 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (mad
 	}
 	defer done()
 	if err := order.startFrom(t, p); err != nil {
+		return nil, err
+	}
+	if err := order.checkUser(); err != nil {
 		return nil, err
 	}
 	reapStrays()
@@ -78,11 +82,7 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (mad
 		return nil, &errdefs.Error{Code: "E2000", Op: op, Message: "make the directory of the sandbox", Err: err}
 	}
 	defer e.close()
-	sb, err := p.build(ctx, t, e, lock, order)
-	if err != nil && ctx.Err() != nil && errdefs.CodeOf(err) == "" {
-		err = cancelled(ctx, op)
-	}
-	return sb, err
+	return p.build(ctx, t, e, lock, order)
 }
 
 // order is a request that was checked, with everything decided that can be
@@ -100,16 +100,18 @@ type order struct {
 	degraded   []providers.Degradation
 	places     []place
 	exe        *executable
-	poolKey    string   // empty: not for a sandbox of the pool
-	root       rootTree // filled in when there is a directory for it
-	asked      string   // User of the request
-	layers     []string // uppermost first
-	kept       []string // places that layers have
-	asleep     *sleeper // nil: a new sandbox
+	poolKey    string                  // empty: not for a sandbox of the pool
+	root       rootTree                // filled in when there is a directory for it
+	asked      string                  // User of the request
+	again      providers.CreateRequest // what a wake starts from
+	made       string                  // what lists name; empty: the image or template
+	layers     []string                // uppermost first
+	kept       []string                // places that layers have
+	asleep     *sleeper                // nil: a new sandbox
 }
 
 func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*order, error) {
-	o := &order{CreateRequest: req, id: sandboxID(req.RequestID), digest: requestDigest(req), asked: req.User}
+	o := &order{CreateRequest: req, id: sandboxID(req.RequestID), digest: requestDigest(req), asked: req.User, again: req}
 	if err := checkRequest(&o.CreateRequest); err != nil {
 		return nil, err
 	}
@@ -143,11 +145,6 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 			Message:    "user " + o.User + " is not available: without newuidmap and sub-ids a sandbox has the user " + defaultUser + " only",
 			Suggestion: "install newuidmap and give yourself sub-ids in /etc/subuid and /etc/subgid, or run as root"}
 	}
-	if !slices.Contains(usersInside, o.User) && o.Image == "" && o.Root.Dir == "" {
-		return nil, &errdefs.Error{Code: "E3008", Op: "create sandbox",
-			Message:    "a sandbox of provider local has no user " + o.User + "; it has " + strings.Join(usersInside, ", "),
-			Suggestion: "leave User empty for " + defaultUser}
-	}
 	host := p.groups()
 	if err := checkRates(host, o.limits); err != nil {
 		return nil, err
@@ -164,6 +161,17 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 		o.poolKey = p.pool.key(&o.CreateRequest)
 	}
 	return o, nil
+}
+
+// checkUser refuses a user that the tree of the host does not have. Others are
+// looked into later.
+func (o *order) checkUser() error {
+	if slices.Contains(usersInside, o.User) || o.Image != "" || o.Root.Dir != "" {
+		return nil
+	}
+	return &errdefs.Error{Code: "E3008", Op: "create sandbox",
+		Message:    "a sandbox of provider local has no user " + o.User + "; it has " + strings.Join(usersInside, ", "),
+		Suggestion: "leave User empty for " + defaultUser}
 }
 
 // requestDigest identifies the parameters of a request.
@@ -427,9 +435,7 @@ func (b *builder) setPurpose() {
 		DiskRead: o.limits.diskRead, DiskWrite: o.limits.diskWrite}
 	b.saved.Detached, b.saved.User = o.Detached, o.User
 	b.conf.purpose = purpose{Env: o.allow.environment(o.Env), User: o.User, WorkDir: o.WorkDir, Detached: o.Detached, Deadline: bootAfter(o.Lifetime)}
-	again := o.CreateRequest
-	again.User = o.asked
-	b.conf.Request, _ = json.Marshal(again) // as requestDigest has done
+	b.conf.Request, _ = json.Marshal(o.again) // as requestDigest has done
 	b.saved.fileSet = fileSet{Layers: o.layers, Places: savePlaces(o.places), Mapping: o.mapping}
 	if o.asleep != nil {
 		b.saved.CreatedAt = o.asleep.created

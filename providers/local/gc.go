@@ -150,7 +150,7 @@ func (t *tree) collect(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, collectLeases(t.ids), t.sweepLayers(ctx))...)
+	return errors.Join(append(errs, collectLeases(t.ids), t.collectSnapshots(ctx), t.sweepLayers(ctx))...)
 }
 
 // endRecord is one line of the file ended.

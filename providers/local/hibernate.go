@@ -175,7 +175,27 @@ func (t *tree) tidyAll(e *entry) error {
 	if err := t.release(e, &conf); err != nil {
 		return err
 	}
-	return e.dir.clear(asleepFiles...)
+	var s savedSleep
+	if err := e.load(fileSleep, &s); err != nil {
+		return err
+	}
+	// Layers of which one was made are still named by what the sandbox had
+	// started with, and by nothing else that is needed.
+	squashed := slices.ContainsFunc(conf.Layers, func(l string) bool { return !slices.Contains(s.Layers, l) })
+	if squashed {
+		conf.fileSet = s.fileSet
+		b, err := json.Marshal(conf)
+		if err == nil {
+			err = e.dir.writeSynced(fileConfig, b)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := e.dir.clear(asleepFiles...); err != nil || !squashed {
+		return err
+	}
+	return t.sweepLayers(context.Background())
 }
 
 // describeAsleep describes a sandbox that hibernates.
@@ -194,7 +214,8 @@ type sleeper struct {
 
 // wake starts a sandbox that hibernates. errBusy: somebody else does, or it does
 // not hibernate any more.
-func (p *Provider) wake(ctx context.Context, op, id string, lifetime time.Duration) (*providers.Sandbox, error) {
+func (p *Provider) wake(ctx context.Context, op, id string, lifetime time.Duration) (_ *providers.Sandbox, err error) {
+	defer func() { err = orCancelled(ctx, op, err) }()
 	t, done, err := p.begin(ctx, op)
 	if err != nil {
 		return nil, err
@@ -220,11 +241,7 @@ func (p *Provider) wake(ctx context.Context, op, id string, lifetime time.Durati
 		lock.Close()
 		return nil, err
 	}
-	sb, err := p.build(ctx, t, e, lock, o)
-	if err != nil && ctx.Err() != nil && errdefs.CodeOf(err) == "" {
-		err = cancelled(ctx, op)
-	}
-	return sb, err
+	return p.build(ctx, t, e, lock, o)
 }
 
 func (p *Provider) wakeOrder(ctx context.Context, t *tree, e *entry, lifetime time.Duration) (*order, error) {
@@ -236,13 +253,17 @@ func (p *Provider) wakeOrder(ctx context.Context, t *tree, e *entry, lifetime ti
 	if err := errors.Join(t.tidy(e), e.load(fileConfig, &conf), e.load(fileSleep, &s)); err != nil {
 		return nil, err
 	}
-	s.Request.Lifetime = max(s.Request.Lifetime, lifetime)
-	o, err := p.order(ctx, s.Request)
+	req := s.Request
+	req.Lifetime = max(req.Lifetime, lifetime)
+	o, err := p.order(ctx, req)
+	if err == nil {
+		err = o.checkUser()
+	}
 	if err != nil {
 		return nil, err
 	}
 	o.id, o.digest = e.id, conf.Request
-	o.Template = conf.Template
+	o.again, o.made = s.Request, conf.Template
 	o.asleep = &sleeper{token: s.Token, created: conf.CreatedAt}
 	return o, o.useFiles(s.fileSet, p.exposed(o))
 }
@@ -308,8 +329,15 @@ func (t *tree) killAsleep(id string) error {
 	if !e.asleep() {
 		return errBusy
 	}
+	var conf savedConfig
+	confErr := e.load(fileConfig, &conf)
 	if err := e.dir.remove(fileSleep); err != nil { // from here on it is dead
 		return &os.PathError{Op: "remove", Path: fileSleep, Err: err}
+	}
+	if confErr == nil {
+		if err := t.recordEnd(endRecord{ID: id, Why: endKilled, At: time.Now(), Request: conf.Request}); err != nil {
+			return err
+		}
 	}
 	return t.remove(e, false)
 }

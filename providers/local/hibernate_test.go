@@ -95,8 +95,11 @@ func testHibernate(t *testing.T, detached bool) {
 	if err := p.Kill(t.Context(), a.ID); err != nil {
 		t.Fatal("kill:", err)
 	}
-	if _, err := p.Connect(t.Context(), a.ID, providers.ConnectRequest{}); errdefs.CodeOf(err) != "E2020" {
+	if _, err := p.Connect(t.Context(), a.ID, providers.ConnectRequest{}); errdefs.CodeOf(err) != "E2022" {
 		t.Errorf("connect after kill: %v", err)
+	}
+	if err := p.Kill(t.Context(), a.ID); errdefs.CodeOf(err) != "E2020" {
+		t.Errorf("kill after kill: %v", err)
 	}
 	if names := layerNames(t, p); len(names) != 0 {
 		t.Errorf("layers %q are left", names)

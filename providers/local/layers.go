@@ -121,17 +121,22 @@ func (t *tree) removeTree(name string) error {
 	return removeError(err)
 }
 
-// usedLayers are the layers that something names.
-func (t *tree) usedLayers() (map[string]bool, error) {
-	used := map[string]bool{}
+// usedLayers are the layers that something names. They are not all when there is
+// something that cannot be read.
+func (t *tree) usedLayers() (used map[string]bool, all bool, err error) {
+	used, all = map[string]bool{}, true
 	add := func(names []string) {
 		for _, n := range names {
 			used[n] = true
 		}
 	}
+	unread := func(kind, id string, err error) {
+		all = false
+		t.log.Warn("layers are kept: it is not known which ones are needed", kind, id, "err", err)
+	}
 	boxes, err := t.boxes.names()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, id := range boxes {
 		e, err := t.openEntry(id)
@@ -139,21 +144,22 @@ func (t *tree) usedLayers() (map[string]bool, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			unread("sandbox_id", id, err)
+			continue
 		}
 		var c savedConfig
 		var s savedSleep
 		err = errors.Join(loadIfThere(e, fileConfig, &c), loadIfThere(e, fileSleep, &s))
 		e.close()
 		if err != nil {
-			return nil, err
+			unread("sandbox_id", id, err)
 		}
 		add(c.Layers)
 		add(s.Layers)
 	}
 	snapshots, err := t.snapshots.names()
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	for _, id := range snapshots {
 		s, err := t.snapshot(id)
@@ -161,11 +167,12 @@ func (t *tree) usedLayers() (map[string]bool, error) {
 			continue
 		}
 		if err != nil {
-			return nil, err
+			unread("snapshot_id", id, err)
+			continue
 		}
 		add(s.Layers)
 	}
-	return used, nil
+	return used, all, nil
 }
 
 func loadIfThere(e *entry, name string, v any) error {
@@ -196,7 +203,7 @@ func (t *tree) doomLayers(ctx context.Context) (doomed []*layer, err error) {
 		return nil, err
 	}
 	defer lock.Close()
-	used, err := t.usedLayers()
+	used, sure, err := t.usedLayers()
 	if err != nil {
 		return nil, fmt.Errorf("find out which layers are used: %w", err)
 	}
@@ -205,7 +212,7 @@ func (t *tree) doomLayers(ctx context.Context) (doomed []*layer, err error) {
 		return nil, err
 	}
 	for _, n := range names {
-		if !strings.HasPrefix(n, newPrefix) && (!isDigest(n) || used[n]) {
+		if !strings.HasPrefix(n, newPrefix) && (!sure || !isDigest(n) || used[n]) {
 			continue
 		}
 		dir, err := t.layers.sub(n)

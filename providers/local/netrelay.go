@@ -107,8 +107,8 @@ func (r *recorder) Read(p []byte) (int, error) {
 
 // checkName reads the beginning of what a client sends, so far as it can hold a
 // name: the first message of TLS, or the head of the first request of HTTP/1.
-// Anything else is not looked at, and a client that waits for the server to
-// speak first may. A name other than the one is a [*refusal]. So is silence
+// Anything else is not looked at, nor is what follows: a second request on the
+// same connection, say. A client that waits for the server to speak first may. A name other than the one is a [*refusal]. So is silence
 // after a beginning.
 func checkName(r *recorder, name string) error {
 	b := make([]byte, 2048)
@@ -127,7 +127,9 @@ func checkName(r *recorder, name string) error {
 		if n == 0 && err != nil {
 			switch {
 			case err == io.EOF:
-				return nil // what came is no request; it goes out as it is
+				// For some servers that is the end of a head, too.
+				_, err := checkHTTP(append(bytes.Clone(seen), "\r\n\r\n"...), name, true)
+				return err
 			case isTimeout(err):
 				return &refusal{"the client did not finish its first request"}
 			}
@@ -202,25 +204,32 @@ func (r *httpRefusal) answer() []byte {
 func checkHTTP(b []byte, name string, full bool) (done bool, err error) {
 	b = bytes.TrimLeft(b, "\r\n") // as servers do
 	line, rest, complete := bytes.Cut(b, []byte("\n"))
-	switch {
-	case len(line) == 0:
+	if len(line) == 0 {
 		return full, nil
-	case !isText(line):
+	}
+	target, request := afterMethod(line)
+	switch {
+	case !request, isGit(line):
 		return true, nil
+	case hasControls(target):
+		return true, &httpRefusal{refusal{"the first line has control characters"}}
 	case !complete && full:
 		return true, &httpRefusal{refusal{"the first line is too long"}}
 	case !complete:
 		return false, nil
 	}
-	target, version, ok := cutLast(strings.TrimRight(string(line), " \r"), " ")
-	if !ok || len(version) < 7 || !strings.EqualFold(version[:7], "HTTP/1.") {
+	if !bytes.Contains(bytes.ToUpper(target), []byte("HTTP/")) {
 		return true, nil
 	}
-	_, target, _ = strings.Cut(target, " ")
-	if _, after, ok := strings.Cut(target, "://"); ok && !strings.HasPrefix(target, "/") {
-		host, _, _ := strings.Cut(after, "/")
-		if err := sameHost(host, name); err != nil {
-			return true, err
+	if bytes.Contains(target, []byte("HTTP/2")) {
+		return true, &httpRefusal{refusal{"HTTP/2 without TLS cannot be checked"}}
+	}
+	if words := strings.Fields(string(target)); len(words) > 0 && !strings.HasPrefix(words[0], "/") {
+		if _, after, ok := strings.Cut(words[0], "://"); ok {
+			host, _, _ := strings.Cut(after, "/")
+			if err := sameHost(host, name); err != nil {
+				return true, err
+			}
 		}
 	}
 	for len(rest) > 0 {
@@ -233,10 +242,12 @@ func checkHTTP(b []byte, name string, full bool) (done bool, err error) {
 		if text == "" {
 			return true, nil
 		}
-		key, value, _ := strings.Cut(text, ":")
-		if strings.EqualFold(strings.TrimSpace(key), "host") {
-			if err := sameHost(strings.TrimSpace(value), name); err != nil {
-				return true, err
+		for part := range strings.SplitSeq(text, "\r") { // there are servers for which it ends a line
+			key, value, _ := strings.Cut(part, ":")
+			if strings.EqualFold(strings.TrimSpace(key), "host") {
+				if err := sameHost(strings.TrimSpace(value), name); err != nil {
+					return true, err
+				}
 			}
 		}
 	}
@@ -246,19 +257,37 @@ func checkHTTP(b []byte, name string, full bool) (done bool, err error) {
 	return false, nil
 }
 
-// isText reports whether b can be the beginning of a request: a token, and then
-// what can be printed.
-func isText(b []byte) bool {
-	const token = "!#$%&'*+-.^_`|~"
-	if c := b[0]; !strings.ContainsRune(token, rune(c)) && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
-		return false
-	}
-	for i, c := range b {
-		if (c < ' ' || c > '~') && c != '\t' && (c != '\r' || i != len(b)-1) {
-			return false
+// afterMethod reports whether a line, or its beginning, can be that of a request,
+// which its method alone decides: a token, and a space of any kind that servers
+// take for one. rest is what follows.
+func afterMethod(line []byte) (rest []byte, ok bool) {
+	const marks = "!#$%&'*+-.^_`|~"
+	for i, c := range line {
+		switch {
+		case c >= '0' && c <= '9', c >= 'A' && c <= 'Z', c >= 'a' && c <= 'z', strings.IndexByte(marks, c) >= 0:
+		case strings.IndexByte(" \t\v\f\r\x85\xa0", c) >= 0:
+			return line[i+1:], i > 0
+		default:
+			return nil, false
 		}
 	}
-	return true
+	return nil, len(line) > 0
+}
+
+// hasControls reports whether a line has characters that no request has.
+func hasControls(b []byte) bool {
+	for i, c := range b {
+		if (c < ' ' || c == 0x7f) && c != '\t' && (c != '\r' || i != len(b)-1) {
+			return true
+		}
+	}
+	return false
+}
+
+// isGit reports whether a line is the first of git's own protocol, which has a
+// NUL and no end: four digits, and what is wanted.
+func isGit(line []byte) bool {
+	return len(line) > 8 && len(bytes.Trim(line[:4], "0123456789abcdef")) == 0 && bytes.HasPrefix(line[4:], []byte("git-"))
 }
 
 func cutLast(s, sep string) (before, after string, ok bool) {

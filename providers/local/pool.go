@@ -112,6 +112,7 @@ func (o *order) blank(host *cgroupHost) *order {
 	c := *o
 	c.RequestID, c.digest = "", ""
 	c.Lifetime, c.Detached, c.Env, c.Metadata, c.WorkDir = defaultLifetime, false, nil, nil, ""
+	c.again = c.CreateRequest
 	c.id = randomText(idLength)
 	c.groups = host.plan(c.id, c.limits.cgroup(host.disks))
 	return &c

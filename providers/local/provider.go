@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -50,7 +51,8 @@ const (
 
 	// settingCheckNames says whether the name in a TLS handshake or a request of
 	// HTTP must be the one that a network rule let the connection out for: on,
-	// the default, or off.
+	// the default, or off. Looked at is the first message of a connection; HTTP/2
+	// without TLS, which cannot be, is refused.
 	settingCheckNames = "check_names"
 
 	// settingIsolation is what stands between sandbox and host where a request
@@ -259,6 +261,7 @@ func (p *Provider) open(ctx context.Context) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
+	t.log = p.log
 	p.tree, p.store = t, &store{dir: t.bin, path: filepath.Join(t.path, "bin")}
 	if p.images, err = t.openImages(p.log, mappingKind()); err != nil {
 		t.close()
@@ -276,7 +279,7 @@ func (p *Provider) open(ctx context.Context) (*tree, error) {
 
 func (p *Provider) collect(ctx context.Context) error {
 	before := time.Now().Add(-storeKeep)
-	err := errors.Join(p.tree.collect(ctx), p.store.collect(before), p.collectImages(before))
+	err := errors.Join(p.tree.collect(ctx), p.collectStore(before), p.collectImages(before))
 	p.groups().collectStrays()
 	return err
 }
@@ -418,6 +421,22 @@ func cancelled(ctx context.Context, op string) error {
 		code = "E5002"
 	}
 	return &errdefs.Error{Code: code, Op: op, Message: "given up by the caller", Err: context.Cause(ctx)}
+}
+
+// orCancelled is err, or that the caller has given up: then nothing else is worth
+// to be said. A deadline can pass a moment before ctx ends of it.
+func orCancelled(ctx context.Context, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return cancelled(ctx, op)
+	}
+	end, ok := ctx.Deadline()
+	if ok && !time.Now().Before(end) && (errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded)) {
+		return &errdefs.Error{Code: "E5002", Op: op, Message: "given up by the caller", Err: context.DeadlineExceeded}
+	}
+	return err
 }
 
 // answerLimit bounds how long init may take for an answer about itself.

@@ -3,6 +3,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -159,6 +160,13 @@ func (o *order) readRoot() error {
 			r.makeDir = o.WorkDir
 		}
 	}
+	if o.WorkDir == "" {
+		// A command starts there when it does not say where.
+		u := r.accounts.find(func(u account) bool { return u.name == o.User })
+		if u != nil && !slices.Contains(scratchPlaces, path.Clean(u.home)) && files.absent(path.Clean(u.home)) {
+			o.WorkDir = "/"
+		}
+	}
 	env := map[string]string{}
 	for _, v := range r.config.Env {
 		if k, v, ok := strings.Cut(v, "="); ok && checkEnv(map[string]string{k: v}) == nil {
@@ -239,10 +247,7 @@ func (o *order) savedRoot() savedRoot {
 
 // madeFrom names what the sandbox is made from, in lists.
 func (o *order) madeFrom() string {
-	if o.Image != "" {
-		return o.Image
-	}
-	return o.Template
+	return cmp.Or(o.made, o.Image, o.Template)
 }
 
 // exposed is what o shows of the host beside what every sandbox does.

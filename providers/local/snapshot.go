@@ -131,9 +131,10 @@ func (c *savedConfig) canKeep(op string) error {
 
 // captureError says why the files of a sandbox could not be kept.
 func (t *tree) captureError(ctx context.Context, op, id string, err error) error {
+	if gone := orCancelled(ctx, op, err); gone != err {
+		return gone
+	}
 	switch {
-	case ctx.Err() != nil:
-		return cancelled(ctx, op)
 	case errdefs.CodeOf(err) != "":
 		return err
 	case errors.Is(err, errEnded), t.collectID(id) == nil:
@@ -311,7 +312,8 @@ func (p *Provider) ListSnapshots(ctx context.Context, req providers.SnapshotList
 			continue // deleted at this moment
 		}
 		if err != nil {
-			return nil, err
+			p.log.WarnContext(ctx, "a snapshot that cannot be read is left out", "snapshot_id", id, "err", err)
+			continue
 		}
 		if (req.SandboxID == "" || s.SandboxID == req.SandboxID) && (req.Token == "" || s.position().compare(after) > 0) {
 			found = append(found, s)
@@ -382,7 +384,16 @@ func (o *order) startFrom(t *tree, p *Provider) error {
 	if err != nil {
 		return err
 	}
-	o.Template, o.Image, o.Root.Dir = s.Template, s.Image, s.RootDir
+	if o.Image != "" || o.Root.Dir != "" {
+		return badOption("a snapshot has the file tree of its sandbox, and no other", "leave Image and RootDir empty")
+	}
+	for _, p := range o.Places {
+		if i := slices.IndexFunc(s.Places, func(q savedPlace) bool { return q.Path == p.Path }); i >= 0 && s.Places[i].Dir != p.Dir {
+			return badOption("what is put at "+p.Path+" and what the snapshot has there are a file and a directory", "put it elsewhere")
+		}
+	}
+	o.made, o.Image, o.Root.Dir = s.Template, s.Image, s.RootDir
+	o.again.Image, o.again.Root.Dir = s.Image, s.RootDir
 	return o.useFiles(s.fileSet, p.exposed(o))
 }
 

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -34,6 +35,7 @@ type tree struct {
 	path                  string // of base, for binds and messages
 	base, boxes, bin, ids *folder
 	layers, snapshots     *folder
+	log                   *slog.Logger
 }
 
 // defaultStateRoot is where state lies when nothing else is configured.
@@ -60,7 +62,7 @@ func openTree(root string) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := &tree{path: path, base: base}
+	t := &tree{path: path, base: base, log: slog.New(slog.DiscardHandler)}
 	for _, s := range []struct {
 		name string
 		to   **folder

@@ -208,9 +208,56 @@ func copyHashed(ctx context.Context, to, from *os.File, sum hash.Hash) error {
 	}
 }
 
-// collect removes entries that were not used since before, and what a killed
-// process left. It does nothing while somebody adds an entry.
-func (s *store) collect(before time.Time) error {
+// collectStore removes executables that were not used since before and that no
+// sandbox has, asleep or not.
+func (p *Provider) collectStore(before time.Time) error {
+	used, err := p.tree.usedArtifacts()
+	if err != nil {
+		p.log.Warn("executables are kept: it is not known which sandboxes have them", "err", err)
+		return nil
+	}
+	return p.store.collect(before, used)
+}
+
+// usedArtifacts are the digests of the executables that sandboxes have.
+func (t *tree) usedArtifacts() (map[string]bool, error) {
+	used := map[string]bool{}
+	boxes, err := t.boxes.names()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range boxes {
+		e, err := t.openEntry(id)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		var state savedState
+		var s savedSleep
+		// One that falls asleep has the second before it loses the first.
+		err = loadIfThere(e, fileState, &state)
+		if err == nil {
+			err = loadIfThere(e, fileSleep, &s)
+		}
+		e.close()
+		if err != nil {
+			return nil, err
+		}
+		for d := range state.Artifacts {
+			used[d] = true
+		}
+		for _, a := range s.Request.Artifacts {
+			used[a.Digest] = true
+		}
+	}
+	return used, nil
+}
+
+// collect removes entries that were not used since before and are not in used,
+// and what a killed process left. It does nothing while somebody adds an entry.
+func (s *store) collect(before time.Time, used map[string]bool) error {
 	all, err := s.dir.allNames()
 	if err != nil || len(all) == 0 {
 		return err
@@ -232,7 +279,7 @@ func (s *store) collect(before time.Time) error {
 		if err := unix.Fstatat(s.dir.fd(), n, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			continue
 		}
-		if isDigest(n) && !time.Unix(st.Mtim.Unix()).Before(before) {
+		if isDigest(n) && (used[n] || !time.Unix(st.Mtim.Unix()).Before(before)) {
 			continue
 		}
 		if err := s.dir.remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {

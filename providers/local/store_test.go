@@ -106,7 +106,7 @@ func TestStoreCollect(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(s.path, ".new"), []byte("half"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.collect(time.Now().Add(-storeKeep)); err != nil {
+	if err := s.collect(time.Now().Add(-storeKeep), nil); err != nil {
 		t.Fatal(err)
 	}
 	names, _ := s.dir.allNames()
@@ -120,7 +120,7 @@ func TestStoreCollect(t *testing.T) {
 	if _, err := s.add(t.Context(), fresh); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.collect(time.Now().Add(-storeKeep)); err != nil || !s.has(fresh.Digest) {
+	if err := s.collect(time.Now().Add(-storeKeep), nil); err != nil || !s.has(fresh.Digest) {
 		t.Errorf("an entry in use was removed: %v", err)
 	}
 }

@@ -24,7 +24,7 @@ type SnapshotInfo struct {
 // SnapshotOptions say what to keep with a snapshot.
 type SnapshotOptions struct {
 	Name     string            // for people; empty: none
-	Metadata map[string]string // [ErrOption] where the provider keeps none
+	Metadata map[string]string // [ErrNotSupported] where the provider keeps none
 }
 
 // SnapshotListOptions select snapshots.

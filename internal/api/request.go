@@ -31,7 +31,8 @@ const (
 type route struct {
 	op       string
 	method   string
-	path     string // of the route; nothing in it needs escaping
+	path     string // of the route; nothing in it needs escaping but the name
+	name     string // ends the path, escaped; empty: none
 	query    url.Values
 	id       string // of the sandbox it is about; empty: none
 	template string // for messages
@@ -194,6 +195,10 @@ func (c *Client) once(ctx context.Context, rt *route, payload []byte, out any) (
 func (c *Client) request(ctx context.Context, rt *route, payload []byte) (*http.Request, error) {
 	u := *c.base
 	u.Path += rt.path
+	if rt.name != "" {
+		u.RawPath = c.base.EscapedPath() + rt.path + url.PathEscape(rt.name)
+		u.Path += rt.name
+	}
 	u.RawQuery = rt.query.Encode()
 	var body io.Reader
 	if payload != nil {

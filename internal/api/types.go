@@ -162,6 +162,23 @@ type Metric struct {
 	DiskTotal     int64     `json:"diskTotal"`
 }
 
+// NewSnapshot is the body of the route that takes a snapshot.
+type NewSnapshot struct {
+	Name string `json:"name,omitempty"`
+}
+
+// Snapshot is what was kept of a sandbox. It is a template: its id is one of
+// those that create and the deletion of templates take.
+type Snapshot struct {
+	SnapshotID string   `json:"snapshotID"`
+	Names      []string `json:"names"`
+
+	// These are ours; the hosted service does not say them.
+	SandboxID string    `json:"sandboxID,omitempty"`
+	CreatedAt time.Time `json:"createdAt,omitzero"`
+	Size      int64     `json:"size,omitempty"` // bytes
+}
+
 // ErrorBody is the body of every failure. SDKs read Code from here, not from
 // the status line.
 type ErrorBody struct {

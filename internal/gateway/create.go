@@ -44,7 +44,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, timeout time.Dur
 	if err := decode(w, r, &body, required); err != nil {
 		return err
 	}
-	rec, req, err := s.plan(&body, timeout)
+	rec, req, err := s.plan(r.Context(), ownerOf(r), &body, timeout)
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func (s *Server) create(w http.ResponseWriter, r *http.Request, timeout time.Dur
 	defer done()
 	b, err := s.make(r.Context(), rec, req)
 	if err != nil {
-		return err
+		return lostSnapshot(req.Snapshot, err)
 	}
 	answer(w, http.StatusCreated, s.asSandbox(b))
 	return nil
@@ -110,8 +110,8 @@ func placesOf(r *http.Request) ([]providers.Place, error) {
 
 // plan checks the body of a creation and says what is to be made. Nothing has
 // happened when it refuses.
-func (s *Server) plan(body *api.NewSandbox, timeout time.Duration) (*record, *providers.CreateRequest, error) {
-	template, err := s.template(body.TemplateID)
+func (s *Server) plan(ctx context.Context, owner string, body *api.NewSandbox, timeout time.Duration) (*record, *providers.CreateRequest, error) {
+	template, snapshot, err := s.start(ctx, owner, body.TemplateID)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -146,7 +146,7 @@ func (s *Server) plan(body *api.NewSandbox, timeout time.Duration) (*record, *pr
 		}
 	}
 	req := &providers.CreateRequest{
-		Template: template.provider, Lifetime: timeout, Detached: true, Env: body.EnvVars,
+		Template: template.provider, Snapshot: snapshot, Lifetime: timeout, Detached: true, Env: body.EnvVars,
 		Metadata: map[string]string{markGateway: s.store.ident},
 		Network:  policy,
 	}

@@ -47,7 +47,7 @@ func (d *standing) get(ctx context.Context) (*box, error) {
 		}
 	}
 	body := &api.NewSandbox{}
-	rec, req, err := d.s.plan(body, d.s.opts.MaxLifetime)
+	rec, req, err := d.s.plan(ctx, nobody, body, d.s.opts.MaxLifetime)
 	if err != nil {
 		return nil, err
 	}

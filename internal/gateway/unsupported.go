@@ -82,13 +82,3 @@ func (s *Server) describeTemplate(w http.ResponseWriter, r *http.Request) error 
 	}
 	return notSupported("the description of templates is")
 }
-
-// deleteTemplate answers 404 to what is not there, snapshots among it, and 403
-// for what is nobody's to delete.
-func (s *Server) deleteTemplate(w http.ResponseWriter, r *http.Request) error {
-	t, err := s.templateOf(r)
-	if err != nil {
-		return err
-	}
-	return refuse(http.StatusForbidden, "E1006", "template %q is part of the gateway", t.id)
-}

@@ -68,6 +68,9 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*pr
 		}
 	}
 	sb, err := p.make(ctx, o)
+	if o.snapshot && errdefs.CodeOf(err) == "E2001" {
+		return nil, noSnapshot(opCreate, req.Snapshot, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -79,6 +82,7 @@ type order struct {
 	body     *api.NewSandbox
 	id       string // of the request
 	digest   string
+	snapshot bool // the template is one
 	lifetime time.Duration
 	size     providers.Resources // at least
 }
@@ -91,6 +95,9 @@ func (p *Provider) order(req providers.CreateRequest) (*order, error) {
 	o := &order{id: req.RequestID, lifetime: req.Lifetime, size: req.Resources}
 	if o.lifetime == 0 {
 		o.lifetime = p.profile.Lifetime
+	}
+	if req.Snapshot != "" { // a snapshot is a template
+		req.Template, o.snapshot = req.Snapshot, true
 	}
 	if req.Template == "" {
 		req.Template = p.profile.Template
@@ -136,7 +143,7 @@ func (p *Provider) checkCreate(req *providers.CreateRequest) error {
 	if len(req.RequestID) > 128 || strings.ContainsFunc(req.RequestID, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		return bad("the request id is longer than 128 bytes, or holds more than visible ASCII")
 	}
-	texts := []string{req.Template}
+	texts := []string{req.Template, req.Snapshot}
 	for _, m := range []map[string]string{req.Env, req.Metadata} {
 		for k, v := range m {
 			if k == "" {
@@ -163,6 +170,7 @@ func (p *Provider) checkCreate(req *providers.CreateRequest) error {
 		asked      bool
 		what, hint string
 	}{
+		{req.Snapshot != "" && !p.profile.Snapshots, "start from snapshots", ""},
 		{req.Image != "", "make sandboxes from images", "build a template from the image, and name that"},
 		{r.GPU != "", "give GPUs", ""},
 		{r.Processes != 0, "limit the number of processes", ""},

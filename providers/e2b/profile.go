@@ -44,6 +44,7 @@ type Profile struct {
 	Debug       bool // the setting debug is known
 	EgressLists bool // lists of what a sandbox may reach
 	Metrics     bool
+	Snapshots   bool
 
 	// PauseRefusals says that pausing is not for every account, and that the
 	// refusal is not told from others: all become E8004.
@@ -57,7 +58,7 @@ func Cloud() Profile {
 		Version: api.V2, Template: "base",
 		SharedHosts: []string{"e2b.app", "e2b.dev", "e2b.pro", "e2b-staging.dev"},
 		Lifetime:    5 * time.Minute, CreateFloor: time.Minute, ListLag: 2 * time.Second,
-		CheckKey: true, Debug: true, EgressLists: true, Metrics: true,
+		CheckKey: true, Debug: true, EgressLists: true, Metrics: true, Snapshots: true,
 	}
 }
 

@@ -53,6 +53,7 @@ var (
 	_ providers.Pauser      = (*Provider)(nil)
 	_ providers.PortExposer = (*Provider)(nil)
 	_ providers.Meter       = metered{}
+	_ providers.Snapshotter = (*Provider)(nil)
 )
 
 // New makes the provider of E2B's cloud, or of a gateway, from settings. It
@@ -118,6 +119,9 @@ func (p *Provider) Capabilities(context.Context) (providers.Capabilities, error)
 	if p.profile.EgressLists {
 		c.Set[providers.CapEgressPolicy] = true
 		c.Networks = append(c.Networks, "list")
+	}
+	if p.profile.Snapshots {
+		c.Set[providers.CapSnapshot], c.Set[providers.CapFork] = true, true
 	}
 	if p.profile.Metrics {
 		c.Set[providers.CapMetrics] = true

@@ -66,6 +66,7 @@ var tests = []struct {
 	{"pause", (*suite).pause},
 	{"ports", (*suite).ports},
 	{"metrics", (*suite).metrics},
+	{"snapshot", (*suite).snapshot},
 	{"closed", (*suite).closed},
 }
 

@@ -67,12 +67,13 @@ type Cloud struct {
 	served   chan error
 	routes   *http.ServeMux
 
-	mu    sync.Mutex
-	how   Behaviour       // guarded by mu
-	boxes map[string]*box // guarded by mu; living
-	count map[string]int  // guarded by mu; requests by "METHOD /path", ids as *
-	lose  int             // guarded by mu; answers of create to lose
-	limit []string        // guarded by mu; Retry-After of coming answers 429
+	mu        sync.Mutex
+	how       Behaviour       // guarded by mu
+	boxes     map[string]*box // guarded by mu; living
+	snapshots []*snapshot     // guarded by mu; newest first
+	count     map[string]int  // guarded by mu; requests by "METHOD /path", ids as *
+	lose      int             // guarded by mu; answers of create to lose
+	limit     []string        // guarded by mu; Retry-After of coming answers 429
 }
 
 // box is one sandbox.

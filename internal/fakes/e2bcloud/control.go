@@ -28,6 +28,9 @@ func (c *Cloud) control() *http.ServeMux {
 	m.HandleFunc("POST /sandboxes/{id}/connect", c.with(c.connect))
 	m.HandleFunc("POST /sandboxes/{id}/pause", c.with(c.pause))
 	m.HandleFunc("GET /sandboxes/{id}/metrics", c.with(c.metrics))
+	m.HandleFunc("POST /sandboxes/{id}/snapshots", c.with(c.takeSnapshot))
+	m.HandleFunc("GET /snapshots", c.listSnapshots)
+	m.HandleFunc("DELETE /templates/{id}", c.deleteSnapshot)
 	v2 := func(h http.HandlerFunc) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			if !c.behaviour().ServeV2 {
@@ -76,9 +79,10 @@ func (c *Cloud) create(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	how := c.behaviour()
+	snapshot := c.snapshotNamed(in.TemplateID)
 	v1 := !strings.HasPrefix(r.URL.Path, "/v2/")
 	switch {
-	case in.TemplateID != "base":
+	case in.TemplateID != "base" && snapshot == nil:
 		fail(w, http.StatusNotFound, "template "+strconv.Quote(in.TemplateID)+" not found")
 		return
 	case v1 && (in.Timeout == nil || in.Secure == nil || !*in.Secure):
@@ -98,7 +102,11 @@ func (c *Cloud) create(w http.ResponseWriter, r *http.Request) {
 	// A service that is asked finishes, whether or not somebody waits.
 	ctx := context.WithoutCancel(r.Context())
 	time.Sleep(how.CreateTime)
-	sb, err := c.provider.Create(ctx, providers.CreateRequest{RequestID: rand.Text(), Lifetime: life, Env: in.EnvVars})
+	req := providers.CreateRequest{RequestID: rand.Text(), Lifetime: life, Env: in.EnvVars}
+	if snapshot != nil {
+		req.Snapshot = snapshot.inner
+	}
+	sb, err := c.provider.Create(ctx, req)
 	if err != nil {
 		fail(w, http.StatusInternalServerError, err.Error())
 		return

@@ -108,6 +108,8 @@ type order struct {
 	layers     []string                // uppermost first
 	kept       []string                // places that layers have
 	asleep     *sleeper                // nil: a new sandbox
+
+	imageDigest string // of Image; empty: what it stands for now
 }
 
 func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*order, error) {

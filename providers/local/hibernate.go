@@ -263,7 +263,7 @@ func (p *Provider) wakeOrder(ctx context.Context, t *tree, e *entry, lifetime ti
 		return nil, err
 	}
 	o.id, o.digest = e.id, conf.Request
-	o.again, o.made = s.Request, conf.Template
+	o.again, o.made, o.imageDigest = s.Request, conf.Template, conf.Root.Digest
 	o.asleep = &sleeper{token: s.Token, created: conf.CreatedAt}
 	return o, o.useFiles(s.fileSet, p.exposed(o))
 }

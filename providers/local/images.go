@@ -174,6 +174,39 @@ func (s *imageStore) pull(ctx context.Context, ref string) (*savedImage, error) 
 	return s.fetch(ctx, ref, found.Digest, img)
 }
 
+// pullAs is like pull, for an image that ref stood for at another time. An empty
+// digest is the one it stands for now.
+func (s *imageStore) pullAs(ctx context.Context, ref, digest string) (*savedImage, error) {
+	if digest == "" {
+		return s.pull(ctx, ref)
+	}
+	if img := s.known(ctx, digest); img != nil {
+		return img, nil
+	}
+	if named, ok := withDigest(ref, digest); ok {
+		return s.pull(ctx, named)
+	}
+	img, err := s.pull(ctx, ref)
+	if err == nil && img.Digest != digest {
+		return nil, &errdefs.Error{Code: "E2001", Op: "create sandbox",
+			Message:    "image " + ref + " is " + img.Digest + " now; the files were kept in a sandbox of " + digest + ", which is not here any more",
+			Suggestion: "put the image as it was to that place"}
+	}
+	return img, err
+}
+
+// withDigest names an image of a registry by its digest in the place of its tag.
+func withDigest(ref, digest string) (string, bool) {
+	if strings.HasPrefix(ref, "oci:") || strings.HasPrefix(ref, "docker-archive:") {
+		return "", false
+	}
+	ref, _, _ = strings.Cut(ref, "@")
+	if i := strings.LastIndexByte(ref, ':'); i > strings.LastIndexByte(ref, '/') {
+		ref = ref[:i]
+	}
+	return ref + "@" + digest, true
+}
+
 func isImageDigest(d string) bool {
 	hex, ok := strings.CutPrefix(d, "sha256:")
 	return ok && isDigest(hex)
@@ -466,7 +499,7 @@ func (s *imageStore) stackLayers(img *savedImage) []stackLayer {
 }
 
 // collect removes images and layers that nobody has used since before, unless
-// used says that a sandbox shows them.
+// used has the file of the image or the layer.
 func (s *imageStore) collect(before time.Time, used map[string]bool) error {
 	var errs []error
 	old := func(d *folder, name string) bool {
@@ -478,7 +511,7 @@ func (s *imageStore) collect(before time.Time, used map[string]bool) error {
 		return err
 	}
 	for _, n := range names {
-		if n != imageLayersDir && old(s.images, n) {
+		if n != imageLayersDir && !used[n] && old(s.images, n) {
 			errs = append(errs, s.images.remove(n))
 		}
 	}
@@ -538,28 +571,43 @@ func notBusy(err error) error {
 }
 
 func (p *Provider) collectImages(before time.Time) error {
-	used, err := p.tree.usedImageLayers()
+	used, err := p.tree.usedImages()
 	if err != nil {
 		return err
 	}
 	return p.images.collect(before, used)
 }
 
-// usedImageLayers are the layers that sandboxes show, living ones or not.
-func (t *tree) usedImageLayers() (map[string]bool, error) {
+// usedImages are the files of images, and the layers, that sandboxes show,
+// living ones or not, and that snapshots are to be seen in.
+func (t *tree) usedImages() (map[string]bool, error) {
+	used := map[string]bool{}
+	add := func(r savedRoot) {
+		used[imageName(r.Digest)] = true
+		for _, l := range r.Layers {
+			used[l] = true
+		}
+	}
 	ids, err := t.boxes.names()
 	if err != nil {
 		return nil, err
 	}
-	used := map[string]bool{}
 	for _, id := range ids {
 		c, err := t.config(id)
 		if err != nil {
 			continue // being made, which takes what it has just looked at, or gone
 		}
-		for _, l := range c.Root.Layers {
-			used[l] = true
+		add(c.Root)
+	}
+	if ids, err = t.snapshots.names(); err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		s, err := t.snapshot(id)
+		if err != nil {
+			continue // deleted at this moment
 		}
+		add(s.Root)
 	}
 	return used, nil
 }

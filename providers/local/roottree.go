@@ -121,7 +121,7 @@ func (p *Provider) chooseRoot(ctx context.Context, t *tree, o *order) error {
 	switch {
 	case o.Image != "":
 		var img *savedImage
-		if img, err = p.images.pull(ctx, o.Image); err != nil {
+		if img, err = p.images.pullAs(ctx, o.Image, o.imageDigest); err != nil {
 			return err
 		}
 		r.image, r.config, r.kept = img.Digest, img.Config, img.Layers
@@ -238,11 +238,12 @@ type savedRoot struct {
 	Digest   string   `json:"digest,omitempty"` // that it stood for
 	Layers   []string `json:"layers,omitempty"` // of the image, in its store
 	Dir      string   `json:"dir,omitempty"`
+	Expose   []string `json:"expose,omitempty"` // beside what the provider exposes
 	Writable bool     `json:"writable,omitempty"`
 }
 
 func (o *order) savedRoot() savedRoot {
-	return savedRoot{Image: o.Image, Digest: o.root.image, Layers: o.root.kept, Dir: o.Root.Dir, Writable: o.root.writable}
+	return savedRoot{Image: o.Image, Digest: o.root.image, Layers: o.root.kept, Dir: o.Root.Dir, Expose: o.Root.Expose, Writable: o.root.writable}
 }
 
 // madeFrom names what the sandbox is made from, in lists.

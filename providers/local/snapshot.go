@@ -43,8 +43,7 @@ type savedSnapshot struct {
 	Size      int64             `json:"size"`
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	Template  string            `json:"template"`
-	Image     string            `json:"image,omitempty"`    // of the file tree that the files lie in
-	RootDir   string            `json:"root_dir,omitempty"` // the same
+	Root      savedRoot         `json:"root,omitzero"` // the file tree that the files lie in
 	fileSet
 }
 
@@ -65,6 +64,10 @@ type savedPlace struct {
 // Everything inside stops while the files are copied, and goes on; a paused
 // sandbox stays paused. Calls that come meanwhile wait. A file that the file API
 // is writing at that moment may be kept half.
+//
+// A sandbox that starts from it has the same file tree around them: the image as
+// it was, also when its reference stands for another one meanwhile, the root
+// directory, and the exposed paths.
 //
 // Modes, owners, times, links, holes and attributes of users are kept; set-uid
 // bits, devices, pipes and sockets are not. A sandbox whose whole tree can be
@@ -107,7 +110,7 @@ func (p *Provider) Snapshot(ctx context.Context, id string, req providers.Snapsh
 	}
 	s := savedSnapshot{
 		ID: snapshotPrefix + randomText(idLength), Name: req.Name, SandboxID: id, CreatedAt: time.Now().Round(0), Size: c.size,
-		Metadata: req.Metadata, Template: conf.Template, Image: conf.Root.Image, RootDir: conf.Root.Dir, fileSet: conf.fileSet,
+		Metadata: req.Metadata, Template: conf.Template, Root: conf.Root, fileSet: conf.fileSet,
 	}
 	err = t.keep(ctx, c, &s.fileSet, func() error { return t.saveSnapshot(&s) })
 	if err != nil {
@@ -392,8 +395,14 @@ func (o *order) startFrom(t *tree, p *Provider) error {
 			return badOption("what is put at "+p.Path+" and what the snapshot has there are a file and a directory", "put it elsewhere")
 		}
 	}
-	o.made, o.Image, o.Root.Dir = s.Template, s.Image, s.RootDir
-	o.again.Image, o.again.Root.Dir = s.Image, s.RootDir
+	o.made, o.Image, o.imageDigest, o.Root.Dir = s.Template, s.Root.Image, s.Root.Digest, s.Root.Dir
+	o.Root.Expose = slices.Concat(s.Root.Expose, o.Root.Expose)
+	slices.Sort(o.Root.Expose)
+	o.Root.Expose = slices.Compact(o.Root.Expose)
+	if err := checkRootView(&o.CreateRequest); err != nil {
+		return err
+	}
+	o.again.Image, o.again.Root.Dir, o.again.Root.Expose = o.Image, o.Root.Dir, o.Root.Expose
 	return o.useFiles(s.fileSet, p.exposed(o))
 }
 

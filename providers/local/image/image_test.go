@@ -483,3 +483,81 @@ func TestTwoProcessesPull(t *testing.T) {
 		t.Errorf("the registry sent %d blobs, want 4 at most", n)
 	}
 }
+
+// TestSnapshotKeepsImage moves the tag of an image after files were kept in a
+// sandbox of it: those are seen in the image as it was.
+func TestSnapshotKeepsImage(t *testing.T) {
+	s := newServer(t)
+	one := s.push(t, "tools:v1", build(t, v1.Config{Env: []string{"PATH=/bin", "IMAGE=one"}}, small(t)))
+	state := stateDir(t)
+	shown := t.TempDir()
+	if err := errors.Join(os.Chmod(shown, 0o755), os.WriteFile(filepath.Join(shown, "f"), []byte("exposed"), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	const look = "cat /home/user/f; echo $IMAGE; cat /etc/upper 2>/dev/null || echo one; cat "
+	p := openLocal(t, state)
+	sb, err := p.Create(t.Context(), providers.CreateRequest{Image: one, Root: providers.RootView{Expose: []string{shown}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, sb, "/bin/sh", "-c", "echo kept > /home/user/f")
+	snap, err := p.Snapshot(t.Context(), sb.ID, providers.SnapshotRequest{})
+	if errdefs.CodeOf(err) == "E2010" && os.Getenv("CI") == "" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Hibernate(t.Context(), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.push(t, "tools:v1", build(t, v1.Config{Env: []string{"PATH=/bin", "IMAGE=two"}}, small(t), upper(t)))
+	p = openLocal(t, state) // it knows nothing of what the tag was
+	if sb, err = p.Connect(t.Context(), sb.ID, providers.ConnectRequest{}); err != nil {
+		t.Fatal("wake:", err)
+	}
+	const want = "kept\none\none\nexposed"
+	if got := run(t, sb, "/bin/sh", "-c", look+shown+"/f"); got != want {
+		t.Errorf("woken: got %q, want %q", got, want)
+	}
+	// Also when the image has to be fetched once more.
+	for i := range 2 {
+		child, err := p.Create(t.Context(), providers.CreateRequest{Snapshot: snap.ID})
+		if err != nil {
+			t.Fatal("create:", err)
+		}
+		if got := run(t, child, "/bin/sh", "-c", look+shown+"/f"); got != want {
+			t.Errorf("child %d: got %q, want %q", i, got, want)
+		}
+		if child.Template != one {
+			t.Errorf("listed as %q", child.Template)
+		}
+		if err := p.Kill(t.Context(), child.ID); err != nil {
+			t.Error(err)
+		}
+		files, err := filepath.Glob(filepath.Join(state, "local", "images", "*.json"))
+		if err != nil || len(files) == 0 {
+			t.Fatal(files, err)
+		}
+		for _, f := range files {
+			if err := os.Remove(f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	now, err := p.Create(t.Context(), providers.CreateRequest{Image: one})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, now, "/bin/sh", "-c", "echo $IMAGE"); got != "two\n" {
+		t.Errorf("the tag stands for %q", got)
+	}
+	for _, id := range []string{sb.ID, now.ID} {
+		if err := p.Kill(t.Context(), id); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := p.DeleteSnapshot(t.Context(), snap.ID); err != nil {
+		t.Error(err)
+	}
+}

@@ -485,7 +485,7 @@ func TestGVisorAttacks(t *testing.T) {
 	p := testProvider(t)
 	a := ownArtifact(t)
 	sb := gvisorSandbox(t, p, providers.CreateRequest{
-		Artifacts: []providers.Artifact{a}, Resources: providers.Resources{DiskMiB: 32, MemoryMiB: 512},
+		Artifacts: []providers.Artifact{a}, Resources: providers.Resources{DiskMiB: 128, MemoryMiB: 512},
 	})
 	g := &target{t: t, p: p, sb: sb, program: sb.Artifacts[a.Digest], network: netLoopback, guest: true}
 	h.token = sb.Data.Token.Reveal()

@@ -798,6 +798,18 @@ func TestUsers(t *testing.T) {
 	}
 }
 
+// A command that writes more than the sandbox may says so.
+func TestDiskLimit(t *testing.T) {
+	sb := localSandboxWith(t, &CreateOptions{Scratch: "disk", Disk: 16 * MiB})
+	err := sb.Command(t.Context(), "sh", "-c", "cd; i=0; while true; do head -c 1M /dev/zero > f$i; i=$((i+1)); done").Run()
+	if e, ok := errors.AsType[*ExitError](err); !ok || !errors.Is(err, ErrNoSpace) || e.Signal != "killed" {
+		t.Errorf("got %v", err)
+	}
+	if err := sb.FS(t.Context()).WriteFile("/home/user/more", make([]byte, 1<<20), 0o644); !errors.Is(err, ErrNoSpace) {
+		t.Errorf("upload: %v", err)
+	}
+}
+
 // A command at the memory limit of its sandbox says so, and the sandbox lives.
 func TestMemoryLimit(t *testing.T) {
 	sb := localSandboxWith(t, &CreateOptions{Memory: 256 * MiB})

@@ -49,7 +49,8 @@ type CreateOptions struct {
 	// limits.
 	DiskRead, DiskWrite Bytes
 
-	// Scratch is where written files are kept: "memory" or "disk". Empty: the
+	// Scratch is where written files are kept: "memory" or "disk". On disk the
+	// limit Disk may be enforced late, see Report. Empty: the
 	// provider's default (local: memory).
 	Scratch string
 

@@ -16,7 +16,9 @@ import (
 
 // ExitError says that a command ran and ended with another status than zero, or
 // by a signal. It wraps an [*Error] of code E3002, or E3009 ([ErrMemoryLimit])
-// when the sandbox's memory limit ended it.
+// when the sandbox's memory limit ended it, or E4004 ([ErrNoSpace]) when it was
+// ended because the sandbox had written more to disk than it may. A program that
+// its file system tells so ends as it likes.
 type ExitError struct {
 	Pid      int
 	ExitCode int    // -1 after a signal
@@ -38,8 +40,11 @@ func newExitError(c *Cmd, end *envd.End) *ExitError {
 	if name, ok := signalOf(end); ok {
 		e.ExitCode, e.Signal, how = -1, name, "signal: "+name
 	}
-	if end.MemoryLimit {
+	switch {
+	case end.MemoryLimit:
 		code = "E3009"
+	case end.NoSpace:
+		code = "E4004"
 	}
 	if c.tail != nil {
 		e.Stderr = c.tail.Bytes()

@@ -45,6 +45,7 @@ type End struct {
 	Error    string // the server's remark; empty after exit status 0
 
 	MemoryLimit bool // the sandbox's memory limit ended it
+	NoSpace     bool // it was ended because the sandbox had written too much
 }
 
 // Pid is the process's id inside the sandbox.
@@ -101,8 +102,11 @@ func (s *Stream) finish(end *End) error {
 	switch {
 	case errors.Is(err, errEndOfStream):
 		s.ended = true
-		if code, _ := hinted(s.in.trailer()); code == "E3009" {
+		switch code, _ := hinted(s.in.trailer()); code {
+		case "E3009":
 			end.MemoryLimit = true
+		case "E4004":
+			end.NoSpace = true
 		}
 		return nil
 	case err == nil:

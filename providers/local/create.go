@@ -124,7 +124,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 	if o.places, err = checkPlaces(&o.CreateRequest, p.exposed(o)); err != nil {
 		return nil, err
 	}
-	if o.limits, err = chooseLimits(req.Resources, machineMemory()); err != nil {
+	if err = p.orderLimits(ctx, o); err != nil {
 		return nil, err
 	}
 	can, err := inspect()
@@ -390,19 +390,25 @@ func (b *builder) prepare(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := b.makeScratch(); err != nil {
+		return err
+	}
 	token := randomText(32)
 	if o.asleep != nil {
 		token = o.asleep.token
 	}
 	b.conf.ID, b.conf.Token = o.id, token
 	b.conf.CPUMilli, b.conf.Memory = o.limits.cpuMilli, o.limits.memory
+	if o.onDisk() {
+		b.conf.Disk = o.limits.scratch
+	}
 	b.conf.Layered, b.conf.Woken = len(o.layers) > 0, o.asleep != nil
 	if err := b.e.dir.write(fileToken, []byte(b.conf.Token)); err != nil {
 		return err
 	}
 	b.spec = &launchSpec{
 		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network, allow: o.allow,
-		scratchBytes: o.limits.scratch, binds: binds, expose: b.p.exposed(o), root: o.root,
+		scratchBytes: o.limits.scratch, shmBytes: o.shm(), scratchDir: b.scratchPath(), binds: binds, expose: b.p.exposed(o), root: o.root,
 		volumes: volumes, places: o.places, placesOfRoot: o.User == "root",
 		debug: o.Debug, exe: o.exe, lock: b.files[0], cpus: o.limits.affinity(),
 		layers: b.t.stackOf(o.layers), kept: o.kept,

@@ -210,7 +210,7 @@ func (d *diagnosis) files(ctx context.Context) {
 	} else {
 		d.ok("overlay", "layers of files can be mounted in a user namespace: snapshots, images, writable trees")
 	}
-	d.ok("scratch", "files that are written are kept in memory, with a hard limit of bytes and of files")
+	d.ok("scratch", "files that are written are kept in memory, with a hard limit of bytes and of files; on disk, where a sandbox asks for it, the limit is soft")
 }
 
 func overlayFinding(err error) providers.Finding {

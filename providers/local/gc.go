@@ -128,6 +128,9 @@ func (t *tree) release(e *entry, conf *savedConfig) error {
 	if err := removeCgroups(ownCgroups(e.id, conf.Cgroups)); err != nil {
 		return err
 	}
+	if err := removeScratch(e); err != nil {
+		return err
+	}
 	if conf.Block < 0 {
 		return nil
 	}

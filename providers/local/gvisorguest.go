@@ -41,7 +41,7 @@ func serveGuest(in *inside, conf serveConfig, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	opts := runtimeOptions(in, conf, pause, spawn, groups, log)
+	opts := runtimeOptions(in, conf, pause, spawn, groups, nil, log)
 	opts.CommandOOMScore = 0 // its kernel ends nobody for want of memory
 	srv, err := server.New(opts)
 	if err != nil {

@@ -33,6 +33,7 @@ const (
 	fdHandover = "handover"
 	fdExtra    = "extra"
 	fdFiles    = "files" // what the sandbox has written
+	fdScratch  = "scratch"
 )
 
 // takeOver turns what the construction left into what serveMain needs. A
@@ -45,6 +46,7 @@ func takeOver() *inside {
 		lock:     inherited(fdLock),
 		lifeline: inherited(fdLifeline),
 		files:    inherited(fdFiles),
+		scratch:  inherited(fdScratch),
 		handover: inherited(fdHandover),
 		ready:    ready,
 	}

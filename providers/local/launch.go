@@ -24,7 +24,9 @@ type launchSpec struct {
 	network string   // netNone, netLoopback, netHost or netList
 	allow   *netPlan // only with netList
 
-	scratchBytes int64 // of everything that can be written but /dev/shm, which has a quarter more
+	scratchBytes int64  // of everything that can be written but /dev/shm
+	shmBytes     int64  // of /dev/shm; zero: a quarter of scratchBytes
+	scratchDir   string // directory of the host that what is written lies in; empty: a tmpfs
 
 	binds   []bind   // artifacts, below /run/sandbox
 	volumes []volume // directories of the host that outlive the sandbox
@@ -84,7 +86,7 @@ type cgroupJoin interface {
 type constructed struct {
 	userns   string // "block", "subid" or "single"
 	root     string // "host"
-	scratch  string // "tmpfs"
+	scratch  string // scratchTmpfs or scratchSoft
 	seccomp  int    // instructions
 	landlock int    // ABI; zero: none
 	network  string
@@ -110,6 +112,7 @@ type inside struct {
 	lock     *os.File
 	lifeline *os.File // nil: detached
 	files    *os.File // directory of what the sandbox has written
+	scratch  *os.File // directory of everything that is written; nil: a tmpfs
 	handover *os.File // nil: the configuration is complete
 	extra    []*os.File
 
@@ -278,7 +281,7 @@ func (l *launcher) closeTrees() {
 
 func (l *launcher) report() constructed {
 	return constructed{
-		userns: string(l.s.mapping.kind), root: l.s.root.String(), scratch: "tmpfs",
+		userns: string(l.s.mapping.kind), root: l.s.root.String(), scratch: l.s.scratchKind(),
 		seccomp: seccompInstructions(l.s.debug), landlock: l.host.landlock,
 		network: l.s.network, exe: l.exe.how, warnings: socketWarnings(l.exposed),
 	}

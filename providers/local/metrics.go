@@ -13,8 +13,7 @@ import (
 // insideMetrics measures the sandbox for the runtime's own answer to GET
 // /metrics, against the limits that it was made with. The cache is not to be
 // seen from inside.
-func insideMetrics(conf serveConfig) func() server.Usage {
-	meter := &usageMeter{}
+func insideMetrics(conf serveConfig, meter *usageMeter) func() server.Usage {
 	return func() server.Usage {
 		in := meter.take()
 		u := server.Usage{

@@ -85,15 +85,8 @@ func checkRequest(r *providers.CreateRequest) error {
 		return &errdefs.Error{Code: "E8004", Op: "create sandbox",
 			Message: "provider local gives sandboxes no GPU", Suggestion: "leave GPU empty, or name a provider that has GPUs"}
 	}
-	for _, absent := range []struct {
-		asked bool
-		what  string
-	}{
-		{r.Scratch == "disk", "keeps files in memory only"},
-	} {
-		if absent.asked {
-			return &errdefs.Error{Code: "E8004", Op: "create sandbox", Message: "provider local " + absent.what}
-		}
+	if r.Scratch != "" && r.Scratch != scratchMemory && r.Scratch != scratchDisk {
+		return badOption(fmt.Sprintf("scratch %q is unknown; provider local has memory and disk", clip(r.Scratch)), "")
 	}
 	if r.Debug {
 		if err := checkDebug(readSysctl); err != nil {
@@ -262,10 +255,10 @@ func (l limits) affinity() int {
 }
 
 // protections are the names that CreateRequest.Require may hold. Those of the
-// first line never degrade.
+// first line never degrade. The limit of the disk is that of the scratch.
 var protections = []string{
-	"userns", "root", "seccomp", "scratch", "disk", "isolation",
-	"memory", "pids", "cpu", "io", "landlock", "users", "executable", "network", "freezer",
+	"userns", "root", "seccomp",
+	"isolation", "scratch", "disk", "memory", "pids", "cpu", "io", "landlock", "users", "executable", "network", "freezer",
 }
 
 // checkRequire refuses a creation that would lack a protection.
@@ -276,7 +269,7 @@ func checkRequire(require []string, degraded []providers.Degradation) error {
 				Message: fmt.Sprintf("required protection %q is unknown; there are %s", clip(name), strings.Join(protections, ", "))}
 		}
 		for _, d := range degraded {
-			if d.What == name {
+			if d.What == name || d.What == "scratch" && name == "disk" {
 				return &errdefs.Error{Code: "E2012", Op: "create sandbox",
 					Message: "protection " + name + " is required and cannot be enforced here: " + d.Why, Suggestion: d.Remedy}
 			}

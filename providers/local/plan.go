@@ -3,6 +3,7 @@
 package local
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -120,6 +121,11 @@ func (p *planner) openSources(view []viewEntry) error {
 			return err
 		}
 	}
+	if dir := p.s.scratchDir; dir != "" {
+		if err := p.openSource(scratchAt, dir, unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV, false); err != nil {
+			return err
+		}
+	}
 	for _, v := range p.s.volumes {
 		if err := p.openOwned(v.target, v.source, v.attr(), ownersStored); err != nil {
 			return err
@@ -187,14 +193,21 @@ func (p *planner) newRoot() {
 // elsewhere. It will be /proc.
 const scratchAt = "proc"
 
-// scratch makes the writable places: directories of one tmpfs, so that they
-// share its limit.
+// scratch makes the writable places: directories of one tmpfs or of one
+// directory on disk, so that they share its limit.
 func (p *planner) scratch() {
 	s := p.s
-	inodes := max(8192, s.scratchBytes>>14)
 	p.mkdir(scratchAt, 0o555)
-	p.mount("mount the scratch", "scratch", scratchAt, "tmpfs", noDevSuid,
-		fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", s.scratchBytes, inodes))
+	if s.scratchDir == "" {
+		p.mount("mount the scratch", "scratch", scratchAt, "tmpfs", noDevSuid,
+			fmt.Sprintf("mode=0755,size=%d,nr_inodes=%d", s.scratchBytes, scratchInodes(s.scratchBytes)))
+	} else {
+		p.attach("the scratch", p.sources[scratchAt], scratchAt)
+		if !p.host.mountSetattr {
+			p.mount("restrict the scratch", "", scratchAt, "", unix.MS_REMOUNT|unix.MS_BIND|noDevSuid, "")
+		}
+		p.keepOpen(fdScratch, scratchAt)
+	}
 	files := p.files()
 	p.makeStack(files)
 	p.enterRoot()
@@ -358,7 +371,7 @@ func (p *planner) terminals() {
 		p.symlink("/proc/self/fd/"+strconv.Itoa(i), "dev/"+name)
 	}
 	p.mkdir("dev/shm", 0o1777)
-	shm := p.s.scratchBytes / 4
+	shm := cmp.Or(p.s.shmBytes, p.s.scratchBytes/4)
 	p.mount("mount /dev/shm", "shm", "dev/shm", "tmpfs", noDevSuid,
 		fmt.Sprintf("mode=1777,size=%d,nr_inodes=%d", shm, max(1024, shm>>14)))
 }
@@ -420,7 +433,10 @@ func (p *planner) enter() {
 
 // limits lowers what a process may use. Only lowering is sure to be allowed.
 func (p *planner) limits() {
-	fsize := p.s.scratchBytes + 1<<20 // a full scratch must say ENOSPC
+	fsize := p.s.scratchBytes
+	if p.s.scratchDir == "" {
+		fsize += 1 << 20 // a full scratch must say ENOSPC
+	}
 	p.rlimit(unix.RLIMIT_CORE, 0)
 	p.rlimit(unix.RLIMIT_NOFILE, 65536)
 	p.rlimit(unix.RLIMIT_MEMLOCK, 8<<20)
@@ -467,7 +483,7 @@ func (p *planner) lock() {
 	p.prctl("set no_new_privs", unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	p.prctl("clear ambient capabilities", unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 	p.prctl("empty the bounding set", unix.PR_CAPBSET_DROP, 0, 0, 0, 0).Count = p.host.lastCap + 1
-	header, data := capData(p.s.mapping.initCaps())
+	header, data := capData(p.s.initCaps())
 	p.add("set capabilities", unix.SYS_CAPSET, nsinit.Bytes(header), nsinit.Bytes(data))
 	for i := first; i < len(p.calls); i++ {
 		p.calls[i].All = true

@@ -42,6 +42,9 @@ func degradations(host *cgroupHost, can *probeResult, exe string, o *order) []pr
 	if host.mechanism(limitFreezer) == "" {
 		add(limitFreezer, "no control group: "+host.why[limitFreezer]+"; a pause stops each process with a signal, which debuggers see, and a program can have a timer wake it", groupRemedy)
 	}
+	if o.onDisk() {
+		add("scratch", "files on disk have no hard limit: what is there is measured about once a second, and above the limit every command is killed; what a program has deleted and holds open is not seen", "leave Scratch empty, so that files are kept in memory, with a hard limit")
+	}
 	if can.landlock == 0 {
 		add("landlock", "the kernel has no Landlock, or it is not enabled; mounts alone decide what can be reached", "use a kernel of 5.13 or later with landlock in its list of security modules")
 	}

@@ -17,9 +17,10 @@ import (
 // sums what commands use and kills the largest one when that is too much. A
 // process can go beyond the limit between two samples; the report says so.
 type sampler struct {
-	limit int64 // bytes
-	kills atomic.Uint64
-	log   *slog.Logger
+	limit  int64 // bytes
+	onDisk bool  // what is written is not memory
+	kills  atomic.Uint64
+	log    *slog.Logger
 }
 
 const (
@@ -27,8 +28,12 @@ const (
 	sampleFast = 10 * time.Millisecond // above half of the limit
 )
 
-// scratchMounts are the file systems whose content is memory.
-var scratchMounts = []string{"/tmp", "/dev/shm"}
+// Directories of the file systems whose content is memory; the scratch is one of
+// them unless it lies on disk.
+const (
+	scratchMount = "/tmp"
+	shmMount     = "/dev/shm"
+)
 
 func (s *sampler) run() {
 	for {
@@ -78,7 +83,11 @@ func (s *sampler) sample() (used int64, largest int) {
 			most, largest = t, pid
 		}
 	}
-	for _, m := range scratchMounts {
+	mounts := []string{shmMount, scratchMount}
+	if s.onDisk {
+		mounts = mounts[:1]
+	}
+	for _, m := range mounts {
 		var st unix.Statfs_t
 		if unix.Statfs(m, &st) == nil {
 			used += int64(st.Blocks-st.Bfree) * st.Bsize

@@ -34,6 +34,7 @@ type serveConfig struct {
 	Groups       []string      `json:"groups,omitempty"`        // kinds of the files of control groups
 	Writable     []string      `json:"writable,omitempty"`      // paths beside those of every sandbox
 	Freezer      string        `json:"freezer"`                 // as in the report
+	Disk         int64         `json:"disk,omitempty"`          // bytes that may be written to disk; zero: to memory, which has a limit of its own
 	Layered      bool          `json:"layered,omitempty"`       // what is written lies above layers
 	Woken        bool          `json:"woken,omitempty"`         // it had hibernated
 	GVisor       *gvisorConfig `json:"gvisor,omitempty"`        // nil: commands run here
@@ -130,12 +131,14 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
 	}
+	watch := newScratchWatch(in.scratch, conf.Disk, pause, log)
+	go watch.run()
 	go serveControl(control, &controller{
-		token: conf.Token, life: life, pause: pause, usage: &usageMeter{}, log: log,
+		token: conf.Token, life: life, pause: pause, usage: &usageMeter{watch: watch}, log: log,
 		files: in.files, layered: conf.Layered, request: conf.Request, listeners: conf.Listeners,
 	})
 
-	srv, err := server.New(runtimeOptions(in, conf, pause, spawn, groups, log))
+	srv, err := server.New(runtimeOptions(in, conf, pause, spawn, groups, watch, log))
 	if err != nil {
 		return err
 	}
@@ -168,7 +171,7 @@ func fileGroups(in *inside, conf serveConfig) (map[string][]*os.File, error) {
 }
 
 // runtimeOptions is how the runtime runs as pid 1.
-func runtimeOptions(in *inside, conf serveConfig, pause *pauser, spawn process.Spawner, groups map[string][]*os.File, log *slog.Logger) *server.Options {
+func runtimeOptions(in *inside, conf serveConfig, pause *pauser, spawn process.Spawner, groups map[string][]*os.File, watch *scratchWatch, log *slog.Logger) *server.Options {
 	return &server.Options{
 		Token:           conf.Token,
 		Env:             sandboxEnv(conf),
@@ -179,8 +182,10 @@ func runtimeOptions(in *inside, conf serveConfig, pause *pauser, spawn process.S
 		Pid1:            true,
 		CanSwitchUser:   in.canSwitchUser,
 		OOMKills:        memoryKills(groups, conf, log),
+		SpaceKills:      watch.counter(),
+		Room:            watch.asker(),
 		CommandOOMScore: commandOOMScore,
-		Usage:           insideMetrics(conf),
+		Usage:           insideMetrics(conf, &usageMeter{watch: watch}),
 		Logger:          log,
 	}
 }
@@ -343,7 +348,7 @@ func writePid(f *os.File, pid int) error {
 // the limit is enforced.
 func memoryKills(groups map[string][]*os.File, conf serveConfig, log *slog.Logger) func() uint64 {
 	if conf.SampleMemory > 0 {
-		s := &sampler{limit: conf.SampleMemory, log: log}
+		s := &sampler{limit: conf.SampleMemory, onDisk: conf.Disk > 0, log: log}
 		go s.run()
 		return s.kills.Load
 	}

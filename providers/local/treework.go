@@ -285,5 +285,5 @@ func removeError(err error) error {
 		return err
 	}
 	return &errdefs.Error{Code: "E2000", Op: "remove files of sandboxes", Message: "some belong to the sub-ids that sandboxes of yours had", Err: err,
-		Suggestion: "run once where newuidmap works with the sub-ids as they were, or remove the directory layers of the state directory as root"}
+		Suggestion: "run once where newuidmap works with the sub-ids as they were, or remove the directories layers and boxes of the state directory as root"}
 }

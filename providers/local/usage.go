@@ -22,7 +22,8 @@ import (
 // Usage measures a sandbox, also a paused one. CPUPercent is the average since
 // the measurement before, whoever made it, or since the start. Memory is that of
 // its control group; without one it is the sum over all processes, and the cache
-// is unknown. The disk is the scratch space, which is memory too.
+// is unknown. The disk is the scratch space, which is memory too unless it lies on
+// disk; then it is what was found there in the last second.
 func (p *Provider) Usage(ctx context.Context, id string) (providers.Usage, error) {
 	const op = "measure sandbox"
 	if err := checkID(op, id); err != nil {
@@ -100,6 +101,8 @@ type insideUsage struct {
 
 // usageMeter measures, in init. The zero value counts from the start.
 type usageMeter struct {
+	watch *scratchWatch // nil: what is written is memory
+
 	mu  sync.Mutex
 	at  int64         // CLOCK_BOOTTIME of the measurement before, ns
 	cpu time.Duration // then
@@ -119,9 +122,12 @@ func (m *usageMeter) take() *insideUsage {
 		u.CPUPercent = 100 * float64(cpu-m.cpu) / float64(span)
 	}
 	m.at, m.cpu = now, max(cpu, m.cpu)
-	u.Memory, _ = (&sampler{}).sample()
+	u.Memory, _ = (&sampler{onDisk: m.watch != nil}).sample()
 	var st unix.Statfs_t
-	if unix.Statfs(scratchMounts[0], &st) == nil {
+	switch {
+	case m.watch != nil:
+		u.DiskTotal, u.DiskUsed = m.watch.limit.bytes, m.watch.used.Load()
+	case unix.Statfs(scratchMount, &st) == nil:
 		u.DiskTotal = int64(st.Blocks) * st.Bsize
 		u.DiskUsed = int64(st.Blocks-st.Bfree) * st.Bsize
 	}

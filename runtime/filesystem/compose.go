@@ -103,7 +103,7 @@ func (s *Service) compose(u *account.User, req *composeRequest) (*uploaded, erro
 			if over != nil && src.file == *over {
 				return badRequest{fmt.Errorf("source %s is the destination, which can only be written over", src.path)}
 			}
-			if err := src.appendTo(f, u); err != nil {
+			if err := src.appendTo(f, u, s.within); err != nil {
 				return err
 			}
 		}
@@ -166,8 +166,8 @@ func findSource(u *account.User, p string) (*source, error) {
 	return src, nil
 }
 
-// appendTo writes the content to f.
-func (src *source) appendTo(f *os.File, u *account.User) error {
+// appendTo writes the content to f, as far as within lets it.
+func (src *source) appendTo(f *os.File, u *account.User, within func(io.Reader) io.Reader) error {
 	var in *os.File
 	err := u.Do(func() error {
 		var st unix.Stat_t
@@ -185,7 +185,7 @@ func (src *source) appendTo(f *os.File, u *account.User) error {
 		return fmt.Errorf("source file %s: %w", src.path, err)
 	}
 	defer in.Close()
-	_, err = io.Copy(f, in)
+	_, err = io.Copy(f, within(in))
 	return err
 }
 

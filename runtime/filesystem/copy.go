@@ -30,6 +30,30 @@ func copyBody(f *os.File, r io.Reader) error {
 	return err
 }
 
+// within ends a content with an error where there is no room for it.
+func (s *Service) within(content io.Reader) io.Reader {
+	if s.opts.Room == nil {
+		return content
+	}
+	return &roomReader{content, s.opts.Room}
+}
+
+type roomReader struct {
+	r    io.Reader
+	room func(n int) error
+}
+
+// Read reads what there is room for.
+func (r *roomReader) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	if n > 0 {
+		if full := r.room(n); full != nil {
+			return 0, full
+		}
+	}
+	return n, err
+}
+
 // patientWriter gives up on a client that stops to take what is sent.
 type patientWriter struct {
 	http.ResponseWriter

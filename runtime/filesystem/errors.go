@@ -40,6 +40,7 @@ var kinds = []struct {
 	{errKind, kind{connect.CodeInvalidArgument, http.StatusBadRequest, "E4003"}},
 	{unix.ENOSPC, kind{connect.CodeResourceExhausted, http.StatusInsufficientStorage, "E4004"}},
 	{unix.EDQUOT, kind{connect.CodeResourceExhausted, http.StatusInsufficientStorage, "E4004"}},
+	{unix.EFBIG, kind{connect.CodeResourceExhausted, http.StatusInsufficientStorage, "E4004"}}, // RLIMIT_FSIZE
 	{unix.EEXIST, kind{connect.CodeInternal, http.StatusInternalServerError, "E4005"}},
 	{unix.ENOTEMPTY, kind{connect.CodeInternal, http.StatusInternalServerError, "E4005"}},
 	{unix.ENAMETOOLONG, kind{connect.CodeInvalidArgument, http.StatusBadRequest, "E4006"}},

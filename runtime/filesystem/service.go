@@ -20,6 +20,9 @@ import (
 type Options struct {
 	Users   *account.Book // required
 	WorkDir string        // what an empty path means; empty: the home of the user
+	// Room is asked before n bytes more are written; an error refuses them. Nil:
+	// the file system decides.
+	Room func(n int) error
 }
 
 // Service implements filesystem.Filesystem. Its methods are safe for concurrent

@@ -14,11 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
-
-// memoryLimit follows the error text of a process that the kernel killed
-// because the sandbox's memory was used up.
-const memoryLimit = " (memory limit)"
 
 // proc is one command.
 type proc struct {
@@ -35,8 +32,8 @@ type proc struct {
 	done   chan struct{} // closed once the process was collected
 	ended  chan struct{} // closed once its output is complete too
 
-	kills  func() uint64 // counter of kills at the memory limit; may be nil
-	before uint64        // its value at the start
+	oom   killCount // at the memory limit
+	space killCount // because of what was written
 
 	mu       sync.Mutex // held to signal and to collect: a number that was collected is not ours any more
 	handle   *os.Process
@@ -94,22 +91,50 @@ func (p *proc) endEvent() *pb.ProcessEvent_EndEvent {
 		return end
 	}
 	text := end.Status
-	if p.hitMemoryLimit() {
-		text += memoryLimit
+	if limit, ok := p.hitLimit(); ok {
+		text += " (" + limit.text + ")"
 	}
 	end.Error = proto.String(text)
 	return end
 }
 
-// hitMemoryLimit guesses from the counter of the whole sandbox: the process
-// died of SIGKILL, or tells by its status that a child did, while the counter
-// went up.
-func (p *proc) hitMemoryLimit() bool {
-	if p.kills == nil || p.lost != nil || p.kills() == p.before {
-		return false
+// killCount is a counter of kills at a limit, of the whole sandbox.
+type killCount struct {
+	now    func() uint64 // nil: nothing is counted
+	before uint64        // at the start of the process
+}
+
+func (k *killCount) begin(now func() uint64) {
+	if now != nil {
+		k.now, k.before = now, now()
+	}
+}
+
+func (k *killCount) rose() bool { return k.now != nil && k.now() != k.before }
+
+// A limit is one that processes are killed at.
+type limit struct {
+	code errdefs.Code
+	text string // follows the status of a process
+}
+
+// hitLimit guesses from the counters of the whole sandbox: the process died of
+// SIGKILL, or tells by its status that a child did, while a counter went up.
+func (p *proc) hitLimit() (limit, bool) {
+	if p.lost != nil {
+		return limit{}, false
 	}
 	ws, ok := p.state.Sys().(syscall.WaitStatus)
-	return ok && (ws.Signaled() && ws.Signal() == unix.SIGKILL || ws.ExitStatus() == 128+int(unix.SIGKILL))
+	if !ok || !(ws.Signaled() && ws.Signal() == unix.SIGKILL) && ws.ExitStatus() != 128+int(unix.SIGKILL) {
+		return limit{}, false
+	}
+	switch {
+	case p.oom.rose():
+		return limit{"E3009", "memory limit"}, true
+	case p.space.rose():
+		return limit{"E4004", "no space left"}, true
+	}
+	return limit{}, false
 }
 
 // errGone says that the process has ended.

@@ -61,7 +61,10 @@ type Options struct {
 	// pid 1 of a pid name space. Nothing else may then wait for children.
 	Reap     bool
 	OOMKills func() uint64 // processes killed at the memory limit so far; nil: unknown
-	OOMScore int           // oom_score_adj of processes; 0 leaves it as it is
+	// SpaceKills is the same for those that were killed because they had written
+	// too much; nil: none are.
+	SpaceKills func() uint64
+	OOMScore   int // oom_score_adj of processes; 0 leaves it as it is
 	// Channel takes a parked connection by its id; nil: there are none. The file
 	// belongs to the caller.
 	Channel func(id string) (*os.File, bool)
@@ -229,8 +232,8 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 		return stream.Send(&pb.StartResponse{Event: e})
 	})
 	s.afterStream(p, err, req.Header())
-	if err == nil && p.hitMemoryLimit() {
-		stream.ResponseTrailer().Set(fault.Header, "E3009")
+	if limit, ok := p.hitLimit(); err == nil && ok {
+		stream.ResponseTrailer().Set(fault.Header, string(limit.code))
 	}
 	return err
 }

@@ -197,9 +197,8 @@ func (s *Service) spawn(p *proc, name string, argv []string, attr *os.ProcAttr) 
 		s.reaper.starting.RLock()
 		defer s.reaper.starting.RUnlock()
 	}
-	if s.opts.OOMKills != nil {
-		p.kills, p.before = s.opts.OOMKills, s.opts.OOMKills()
-	}
+	p.oom.begin(s.opts.OOMKills)
+	p.space.begin(s.opts.SpaceKills)
 	// Registered under the lock that Shutdown takes, so it misses no start.
 	s.startMu.RLock()
 	defer s.startMu.RUnlock()

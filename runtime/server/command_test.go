@@ -715,6 +715,28 @@ func TestMemoryLimit(t *testing.T) {
 	}
 }
 
+func TestSpaceKills(t *testing.T) {
+	var kills, oom atomic.Uint64
+	r := newRig(t, func(o *Options) { o.SpaceKills, o.OOMKills = kills.Load, oom.Load })
+	for script, want := range map[string]string{
+		"kill -KILL $$": "signal: killed (no space left)",
+		"exit 1":        "exit status 1",
+	} {
+		pid, done := r.begin(t, sh("read x; "+script))
+		kills.Add(1)
+		if err := r.send(t.Context(), pid, []byte("\n")); err != nil {
+			t.Fatal(err)
+		}
+		res := <-done
+		if res.end.GetError() != want {
+			t.Errorf("%s: got %q, want %q", script, res.end.GetError(), want)
+		}
+		if got := res.trailer.Get(fault.Header); (got == "E4004") != strings.Contains(want, "space") {
+			t.Errorf("%s: trailer says %q", script, got)
+		}
+	}
+}
+
 func TestOtherUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		r := newRig(t, nil)

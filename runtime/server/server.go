@@ -50,6 +50,12 @@ type Options struct {
 	// OOMKills is the number of processes killed so far at the memory limit of
 	// the sandbox; nil: unknown.
 	OOMKills func() uint64
+	// SpaceKills is the number of times that processes were killed because they
+	// had written too much, where no file system refuses it; nil: never.
+	SpaceKills func() uint64
+	// Room is asked before uploads write n bytes more; an error, such as ENOSPC,
+	// refuses them. It is called concurrently. Nil: the file system decides.
+	Room func(n int) error
 	// Paused reports whether calls are refused with E2024 for now; nil: never.
 	Paused func() bool
 	// Usage measures the sandbox for GET /metrics; nil: what /proc and the control
@@ -100,7 +106,7 @@ func New(o *Options) (*Server, error) {
 	s := &Server{opts: opts, channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
 	s.process = process.New(process.Options{
 		Env: opts.Env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
-		OOMKills: opts.OOMKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Logger: opts.Logger,
+		OOMKills: opts.OOMKills, SpaceKills: opts.SpaceKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Logger: opts.Logger,
 	})
 	s.http = &http.Server{
 		Handler:           s.routes(users),
@@ -148,7 +154,7 @@ func (s *Server) routes(users *account.Book) http.Handler {
 		connect.WithCompressMinBytes(minCompress),
 		connect.WithInterceptors(refuseCalls{s.opts.Paused}, asUser{users}),
 	}
-	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir})
+	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir, Room: s.opts.Room})
 	mux := http.NewServeMux()
 	mux.Handle(processconnect.NewProcessHandler(s.process, connectOpts...))
 	mux.Handle(filesystemconnect.NewFilesystemHandler(s.files, connectOpts...))

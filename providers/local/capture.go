@@ -4,6 +4,7 @@ package local
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -37,6 +38,7 @@ import (
 type captureAnswer struct {
 	Error   string          `json:"error,omitempty"` // one of the refusals, or "failed"
 	Detail  string          `json:"detail,omitempty"`
+	Full    bool            `json:"full,omitempty"`    // the disk is: that is why
 	Dropped int64           `json:"dropped,omitempty"` // sockets, pipes and devices that were left out
 	Request json.RawMessage `json:"request,omitempty"` // of the creation; answer to opHibernate
 }
@@ -99,13 +101,14 @@ func (ctl *controller) capture(c net.Conn, line []byte) bool {
 		}
 		req = controlRequest{}
 		if json.Unmarshal(commit, &req) == nil && req.Op == opCommit && sameSecret(req.Token, ctl.token) {
-			ctl.life.finish(endHibernated)
+			return ctl.life.sleep()
 		}
 		return errForm
 	})
 	if err != nil {
 		ctl.log.Warn("files not sent", "err", err)
-		_ = send(captureAnswer{Error: refusedFailed, Detail: clip(err.Error())}) // perhaps to nobody
+		full := errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT)
+		_ = send(captureAnswer{Error: refusedFailed, Detail: clip(err.Error()), Full: full}) // perhaps to nobody
 	}
 	return true
 }
@@ -261,7 +264,10 @@ func (t *tree) takeFiles(ctx context.Context, e *entry, op string, conf *savedCo
 		if errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) {
 			return nil
 		}
-		return errors.Join(err, errors.New("init does not end"))
+		if err == nil && r.UnreadByte() == nil {
+			_, err = readCapture(r) // it says why
+		}
+		return cmp.Or(err, errors.New("init does not end"))
 	}
 	return out, nil
 }
@@ -286,6 +292,9 @@ func readCapture(r *bufio.Reader) (a captureAnswer, err error) {
 		return a, nil
 	case refusedEnded:
 		return a, errEnded
+	}
+	if a.Full {
+		return a, stateError("keep files of sandbox", "init: "+clip(a.Detail), unix.ENOSPC)
 	}
 	return a, &errdefs.Error{Code: "E2000", Op: "keep files of sandbox", Message: "init cannot send its files: " + clip(a.Error+" "+a.Detail)}
 }
@@ -316,12 +325,8 @@ func (out *captured) unpack(ctx context.Context, r io.Reader, conf *savedConfig)
 
 func explainCapture(err error) error {
 	const op = "keep files of sandbox"
-	switch {
-	case errdefs.CodeOf(err) != "":
-		return err
-	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
-		return &errdefs.Error{Code: "E4004", Op: op, Message: "no space left in the state directory", Err: err,
-			Suggestion: "delete snapshots that are no longer needed, or name another directory with SANDBOX_STATE_DIR"}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return stateError(op, "keep its files", err)
 	}
 	if _, ok := errors.AsType[*layertar.LimitError](err); ok || errors.Is(err, os.ErrPermission) {
 		return &errdefs.Error{Code: "E2000", Op: op, Message: "its files cannot be kept", Err: err}

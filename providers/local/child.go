@@ -22,6 +22,7 @@ type child struct {
 	pidfd    *os.File
 	lifeline *os.File // closing it ends an attached sandbox
 	egress   *egress  // nil: its network needs nobody outside
+	groups   []string // as in config.json, which somebody may remove
 
 	once sync.Once
 	done chan struct{} // closed when nothing is left, or we let go
@@ -35,7 +36,8 @@ func (p *Provider) adopt(b *builder) error {
 	if err != nil {
 		return err
 	}
-	c := &child{id: b.o.id, detached: b.o.Detached, proc: b.proc, pidfd: pidfd, lifeline: b.lifeline, done: make(chan struct{})}
+	c := &child{id: b.o.id, detached: b.o.Detached, proc: b.proc, pidfd: pidfd, lifeline: b.lifeline,
+		groups: ownCgroups(b.o.id, b.saved.Cgroups), done: make(chan struct{})}
 	if c.egress, err = p.startEgress(b); err != nil {
 		pidfd.Close()
 		return err
@@ -81,6 +83,9 @@ func (p *Provider) watch(t *tree, c *child) {
 		c.err = err
 		p.log.Warn("remains of a sandbox not removed", "sandbox_id", c.id, "err", err)
 	}
+	if t.removed() { // nobody else knows of them
+		c.err = errors.Join(c.err, removeCgroups(c.groups))
+	}
 }
 
 // letGo ends an attached sandbox and stops watching a detached one.
@@ -96,10 +101,34 @@ func (c *child) letGo(t *tree) {
 			_ = e.noteEnd(endClient)
 		}
 		_ = c.proc.process.Kill() // an error means that it has ended
-		if err == nil {
-			t.thaw(e)
+		if err != nil {
+			e = nil
 		}
+		c.thaw(t, e)
 	})
+}
+
+// thaw is tree.thaw, also when nothing is left of the directory.
+func (c *child) thaw(t *tree, e *entry) {
+	if e == nil {
+		thawGroups(c.groups)
+		return
+	}
+	t.thaw(e)
+}
+
+// alive reports whether init has not ended yet.
+func (c *child) alive() bool {
+	conn, err := c.pidfd.SyscallConn()
+	if err != nil {
+		return false
+	}
+	alive := false
+	err = conn.Control(func(fd uintptr) {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		alive = n == 0 && err == nil
+	})
+	return alive && err == nil
 }
 
 // strays are detached children of providers that were closed. They live on,

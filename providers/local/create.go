@@ -79,10 +79,11 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (mad
 		}
 	}
 	if err != nil {
-		return nil, &errdefs.Error{Code: "E2000", Op: op, Message: "make the directory of the sandbox", Err: err}
+		return nil, stateError(op, "make the directory of the sandbox", err)
 	}
 	defer e.close()
-	return p.build(ctx, t, e, lock, order)
+	sb, err := p.build(ctx, t, e, lock, order)
+	return sb, stateError(op, "make sandbox "+order.id, orCancelled(ctx, op, err))
 }
 
 // order is a request that was checked, with everything decided that can be
@@ -325,6 +326,14 @@ func (b *builder) closeFiles() {
 
 // undo removes everything, whatever state it is in.
 func (b *builder) undo() error {
+	err := b.undoEntry()
+	if b.proc == nil && b.saved.ID != "" && b.saved.Block >= 0 { // perhaps nothing says that it was ours
+		err = errors.Join(err, releaseLease(b.t.ids, b.saved.Block))
+	}
+	return err
+}
+
+func (b *builder) undoEntry() error {
 	// While the lock is held, and before init sees that we are gone.
 	if err := b.unwake(); err != nil {
 		b.p.log.Warn("a sandbox that hibernated may be lost", "sandbox_id", b.o.id, "err", err)

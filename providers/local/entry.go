@@ -100,6 +100,7 @@ func (t *tree) newEntry(id string) (*entry, *os.File, error) {
 			dir.close()
 		}
 		if !errors.Is(err, errBusy) && !errors.Is(err, fs.ErrNotExist) {
+			_ = unix.Unlinkat(t.boxes.fd(), id, unix.AT_REMOVEDIR) // otherwise a collector does
 			return nil, nil, err
 		}
 		time.Sleep(time.Millisecond)

@@ -66,7 +66,22 @@ func (t *tree) collectOnce(id string) error {
 	if e.asleep() {
 		return cmp.Or(t.tidy(e), errAsleep)
 	}
-	return t.remove(e, true)
+	err = t.remove(e, true)
+	if err != nil && !errors.Is(err, errTaken) {
+		err = &remainsError{err}
+	}
+	return err
+}
+
+// remainsError says that a sandbox is dead, and why its remains are still there.
+type remainsError struct{ err error }
+
+func (e *remainsError) Error() string { return "remains of a dead sandbox: " + e.err.Error() }
+func (e *remainsError) Unwrap() error { return e.err }
+
+func isRemains(err error) bool {
+	_, ok := errors.AsType[*remainsError](err)
+	return ok
 }
 
 // remove removes a sandbox whose lock the caller holds, and records its end if
@@ -87,11 +102,9 @@ func (t *tree) remove(e *entry, record bool) error {
 	if err := t.release(e, &conf); err != nil {
 		return err
 	}
-	if record && confErr == nil && stateErr == nil {
-		if err := t.recordEnd(endRecord{ID: e.id, Why: e.endNote(), At: time.Now(), Request: conf.Request}); err != nil {
-			return err
-		}
-	}
+	// A disk that is full does not keep us from making room.
+	end := endRecord{ID: e.id, Why: e.endNote(), At: time.Now(), Request: conf.Request}
+	record = record && confErr == nil && stateErr == nil && t.recordEnd(end) != nil
 	if err := e.dir.clear(fileLock); err != nil {
 		return err
 	}
@@ -100,6 +113,9 @@ func (t *tree) remove(e *entry, record bool) error {
 	}
 	switch err := unix.Unlinkat(t.boxes.fd(), e.id, unix.AT_REMOVEDIR); err {
 	case nil, unix.ENOENT:
+		if record { // there may be room now; without the record the id is unknown
+			_ = t.recordEnd(end)
+		}
 		if len(conf.Layers) > 0 { // perhaps nobody else used them
 			return t.sweepLayers(context.Background())
 		}

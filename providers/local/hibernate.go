@@ -130,8 +130,14 @@ func (t *tree) putToSleep(ctx context.Context, e *entry, conf *savedConfig) erro
 		return err
 	}
 	// When it fails, whoever gets the lock finds out whether init has heard: the
-	// file says nothing without the note.
-	return c.commit()
+	// file says nothing without the note. But when init has refused it goes on.
+	err = c.commit()
+	if errdefs.CodeOf(err) != "" {
+		_ = e.dir.remove(fileSleep)
+		c.close()
+		_ = t.sweepLayers(context.WithoutCancel(ctx)) // otherwise the next collector does
+	}
+	return err
 }
 
 // sleeping waits until nothing is left that runs.
@@ -241,7 +247,8 @@ func (p *Provider) wake(ctx context.Context, op, id string, lifetime time.Durati
 		lock.Close()
 		return nil, err
 	}
-	return p.build(ctx, t, e, lock, o)
+	sb, err := p.build(ctx, t, e, lock, o)
+	return sb, stateError(op, "start sandbox "+id, orCancelled(ctx, op, err))
 }
 
 func (p *Provider) wakeOrder(ctx context.Context, t *tree, e *entry, lifetime time.Duration) (*order, error) {
@@ -263,6 +270,8 @@ func (p *Provider) wakeOrder(ctx context.Context, t *tree, e *entry, lifetime ti
 		return nil, err
 	}
 	o.id, o.digest = e.id, conf.Request
+	host := p.groups()
+	o.groups = host.plan(o.id, o.limits.cgroup(host.disks)) // under its own id, by which they are removed
 	o.again, o.made, o.imageDigest = s.Request, conf.Template, conf.Root.Digest
 	o.asleep = &sleeper{token: s.Token, created: conf.CreatedAt}
 	return o, o.useFiles(s.fileSet, p.exposed(o))

@@ -29,18 +29,24 @@ func (p *Provider) Kill(ctx context.Context, id string) error {
 		}
 		return p.Kill(ctx, id) // it was woken at this moment
 	}
+	p.mu.Lock()
+	c := p.live[id]
+	p.mu.Unlock()
+	if err != nil && c != nil && c.alive() {
+		// Its directory was removed, or cannot be reached. It is ours all the same.
+		return stateError(op, "remove what sandbox "+id+" left", c.kill(ctx, t, nil))
+	}
 	if err != nil {
 		return notThere(op, err)
 	}
 	defer e.close()
 	_ = e.noteEnd(endKilled) // without the note the end counts as a crash
-	p.mu.Lock()
-	c := p.live[id]
-	p.mu.Unlock()
 	if c != nil {
-		return c.kill(ctx, t, e)
+		err = c.kill(ctx, t, e)
+	} else {
+		err = t.kill(ctx, e)
 	}
-	return t.kill(ctx, e)
+	return stateError(op, "remove what sandbox "+id+" left", err)
 }
 
 // notThere makes E2020 of every error that says that a sandbox has ended.
@@ -52,11 +58,11 @@ func notThere(op string, err error) error {
 	return err
 }
 
-// kill ends a child of ours; watch removes it.
+// kill ends a child of ours; watch removes it. Without a directory e is nil.
 func (c *child) kill(ctx context.Context, t *tree, e *entry) error {
 	_ = c.proc.process.Kill() // an error means that it has ended
 	for {
-		t.thaw(e)
+		c.thaw(t, e)
 		select {
 		case <-c.done:
 			return c.err

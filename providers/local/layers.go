@@ -103,6 +103,21 @@ func (l *layer) publish(name string) error {
 	return unix.Fsync(l.t.layers.fd())
 }
 
+// unpublish takes the name away again, unless somebody uses it. The lock of the
+// layers has been held since publish.
+func (l *layer) unpublish(name string) {
+	if l.name != "" {
+		return // another one has the name
+	}
+	if used, sure, err := l.t.usedLayers(); err != nil || !sure || used[name] {
+		return
+	}
+	tmp := newPrefix + randomText(12)
+	if unix.Renameat(l.t.layers.fd(), name, l.t.layers.fd(), tmp) == nil { // otherwise the next sweep does
+		l.name = tmp
+	}
+}
+
 // sync makes the content survive a power failure.
 func (l *layer) sync() error { return unix.Syncfs(l.dir.fd()) }
 
@@ -195,7 +210,9 @@ func (t *tree) sweepLayers(ctx context.Context) error {
 
 // doomLayers takes away the names of what nobody needs. The caller removes it.
 func (t *tree) doomLayers(ctx context.Context) (doomed []*layer, err error) {
-	if all, err := t.layers.allNames(); err != nil || len(all) == 0 {
+	all, err := t.layers.allNames()
+	snapshots, serr := t.snapshots.allNames()
+	if err := errors.Join(err, serr); err != nil || len(all)+len(snapshots) == 0 {
 		return nil, err // mostly: not even a lock to make
 	}
 	lock, err := t.lockLayers(ctx)
@@ -203,6 +220,9 @@ func (t *tree) doomLayers(ctx context.Context) (doomed []*layer, err error) {
 		return nil, err
 	}
 	defer lock.Close()
+	if err := t.sweepSnapshots(); err != nil {
+		return nil, err
+	}
 	used, sure, err := t.usedLayers()
 	if err != nil {
 		return nil, fmt.Errorf("find out which layers are used: %w", err)
@@ -234,6 +254,29 @@ func (t *tree) doomLayers(ctx context.Context) (doomed []*layer, err error) {
 		doomed = append(doomed, l)
 	}
 	return doomed, nil
+}
+
+// sweepSnapshots removes snapshots that were being written, or removed, when their
+// process was killed. Whoever does either holds the lock of the layers, as we do.
+func (t *tree) sweepSnapshots() error {
+	names, err := t.snapshots.allNames()
+	if err != nil {
+		return err
+	}
+	for _, n := range names {
+		if !strings.HasPrefix(n, newPrefix) {
+			if !isSnapshotID(n) {
+				continue
+			}
+			if _, err := t.snapshot(n); !errors.Is(err, fs.ErrNotExist) {
+				continue
+			}
+		}
+		if err := t.removeSnapshot(n); err != nil {
+			return fmt.Errorf("remove half of a snapshot: %w", err)
+		}
+	}
+	return nil
 }
 
 // holdLayers saves the configuration of a sandbox that uses layers: from then on

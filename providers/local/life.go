@@ -5,6 +5,8 @@ package local
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
+	"fmt"
 	"io"
 	"os"
 	"sync"
@@ -81,6 +83,36 @@ func (l *life) expire() bool {
 	}
 	l.endLocked(endExpired)
 	return true
+}
+
+// sleep ends a sandbox whose files have been kept, by going to sleep. Without the
+// note they would be lost: when that cannot be written the sandbox goes on.
+func (l *life) sleep() error {
+	l.mu.Lock()
+	if l.ended {
+		l.mu.Unlock()
+		return errEnded
+	}
+	if err := l.noteSleep(); err != nil {
+		l.mu.Unlock()
+		return fmt.Errorf("note that it hibernates: %w", err)
+	}
+	l.ended = true
+	l.mu.Unlock()
+	l.exit(endHibernated)
+	return nil
+}
+
+// noteSleep writes the note as a whole, or nothing.
+func (l *life) noteSleep() error {
+	st, err := l.note.Stat()
+	if err != nil {
+		return err
+	}
+	if _, err := l.note.WriteString(endHibernated + "\n"); err != nil {
+		return errors.Join(err, l.note.Truncate(st.Size()))
+	}
+	return l.note.Sync() // what has been kept outlives the machine's restart
 }
 
 func (l *life) endLocked(why string) {

@@ -376,7 +376,7 @@ func (t *tree) living(ctx context.Context, op, id string) (*entry, error) {
 	case errors.Is(err, errAsleep):
 		return nil, asleepError(op, id)
 	case !errors.Is(err, errBusy):
-		return nil, err
+		return nil, stateError(op, "look at sandbox "+id, err)
 	}
 	e, err := t.openEntry(id)
 	if err != nil {
@@ -576,8 +576,11 @@ func (p *Provider) listedOne(ctx context.Context, t *tree, c savedConfig) (*prov
 	switch err := t.collectID(c.ID); {
 	case errors.Is(err, errAsleep):
 		return describeAsleep(c.ID, &c), nil
+	case isRemains(err):
+		p.log.WarnContext(ctx, "remains of a sandbox not removed", "sandbox_id", c.ID, "err", err)
+		return nil, nil
 	case !errors.Is(err, errBusy):
-		return nil, err
+		return nil, stateError("list sandboxes", "look at sandbox "+c.ID, err)
 	}
 	e, err := t.openEntry(c.ID)
 	if err != nil {

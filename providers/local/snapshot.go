@@ -143,7 +143,7 @@ func (t *tree) captureError(ctx context.Context, op, id string, err error) error
 	case errors.Is(err, errEnded), t.collectID(id) == nil:
 		return t.settle(ctx, op, id)
 	}
-	return &errdefs.Error{Code: "E2000", Op: op, Message: "keep the files of sandbox " + id, Err: err}
+	return stateError(op, "keep the files of sandbox "+id, err)
 }
 
 // keep adds what was captured to the files that its sandbox had started with, and
@@ -167,18 +167,22 @@ func (t *tree) keep(ctx context.Context, c *captured, files *fileSet, name func(
 		return err
 	}
 	defer lock.Close()
-	switch {
-	case merged != nil:
+	newest, newestName := c.layer, c.name
+	if merged != nil {
+		newest, newestName = merged, mergedName
 		layers = []string{mergedName}
-		err = merged.publish(mergedName)
-	case c.layer != nil:
-		err = c.layer.publish(c.name)
 	}
-	if err != nil {
-		return err
+	if newest != nil {
+		err = newest.publish(newestName)
 	}
-	files.Layers, files.Mapping = layers, mappingKind()
-	return name()
+	if err == nil {
+		files.Layers, files.Mapping = layers, mappingKind()
+		err = name()
+	}
+	if err != nil && newest != nil {
+		newest.unpublish(newestName)
+	}
+	return err
 }
 
 // saveSnapshot writes meta.json. It survives a power failure, or is not there.
@@ -207,6 +211,7 @@ func (t *tree) saveSnapshot(s *savedSnapshot) (err error) {
 	if err := unix.Renameat(t.snapshots.fd(), tmp, t.snapshots.fd(), s.ID); err != nil {
 		return err
 	}
+	tmp = s.ID
 	return unix.Fsync(t.snapshots.fd())
 }
 

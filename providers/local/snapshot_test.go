@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
@@ -217,5 +218,41 @@ func TestMountPointInSnapshot(t *testing.T) {
 	mustSh(t, b, "echo x > /home/user/plain/new/v/x; echo y > /home/user/plain/new/y")
 	if b, err := os.ReadFile(filepath.Join(p.tree.path, volumesDir, "v", "x")); err != nil || string(b) != "x\n" {
 		t.Errorf("%q, %v", b, err)
+	}
+}
+
+// TestTwentyForks starts many sandboxes from one snapshot at once. Each writes over
+// the same file and sees what it wrote itself.
+func TestTwentyForks(t *testing.T) {
+	p := snapshotProvider(t)
+	a := create(t, p, providers.CreateRequest{})
+	mustSh(t, a, "echo parent > /home/user/f")
+	s := snapshot(t, p, a.ID)
+	var forks [20]*providers.Sandbox
+	var wg sync.WaitGroup
+	for i := range forks {
+		wg.Go(func() {
+			sb, err := p.Create(t.Context(), providers.CreateRequest{Snapshot: s.ID})
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			forks[i] = sb
+			if out, _, err := shell(t.Context(), sb, "cat /home/user/f; echo $SANDBOX_ID > /home/user/f"); err != nil || out != "parent\n" {
+				t.Errorf("fork starts with %q, %v", out, err)
+			}
+		})
+	}
+	wg.Wait()
+	if t.Failed() {
+		return
+	}
+	for _, sb := range forks {
+		if out := mustSh(t, sb, "cat /home/user/f"); out != sb.ID+"\n" {
+			t.Errorf("%s sees %q", sb.ID, out)
+		}
+	}
+	if out := mustSh(t, a, "cat /home/user/f"); out != "parent\n" {
+		t.Errorf("the parent sees %q", out)
 	}
 }

@@ -75,6 +75,12 @@ func openTree(root string) (*tree, error) {
 	return t, nil
 }
 
+// removed reports whether somebody has removed the state directory.
+func (t *tree) removed() bool {
+	st, err := t.boxes.stat()
+	return err == nil && st.Nlink == 0
+}
+
 func (t *tree) close() {
 	for _, d := range []*folder{t.base, t.boxes, t.bin, t.ids, t.layers, t.snapshots} {
 		d.close()
@@ -86,6 +92,19 @@ func unsafeState(path string, err error) error {
 		Message:    path + " cannot be used",
 		Suggestion: "use a directory that belongs to you, with mode 0700 and below directories that nobody else can write; SANDBOX_STATE_DIR names another one",
 		Err:        err}
+}
+
+// stateError gives a code to an error of the state directory that has none: E4004
+// when it is full, E2000 otherwise. No error stays none.
+func stateError(op, what string, err error) error {
+	switch {
+	case err == nil || errdefs.CodeOf(err) != "":
+		return err
+	case errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EDQUOT):
+		return &errdefs.Error{Code: "E4004", Op: op, Message: what + ": no space left in the state directory", Err: err,
+			Suggestion: "delete what is no longer needed, snapshots say, or name another directory with SANDBOX_STATE_DIR"}
+	}
+	return &errdefs.Error{Code: "E2000", Op: op, Message: what, Err: err}
 }
 
 // openPrivate opens the directory at path with mode 0700, making it and its
@@ -348,7 +367,11 @@ func (d *folder) allNames() ([]string, error) {
 	}
 	f := os.NewFile(uintptr(fd), d.f.Name())
 	defer f.Close()
-	return f.Readdirnames(-1)
+	names, err := f.Readdirnames(-1)
+	if errors.Is(err, fs.ErrNotExist) { // it was removed: nothing is in it
+		return nil, nil
+	}
+	return names, err
 }
 
 // clear removes everything in d but the entries keep.

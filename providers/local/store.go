@@ -75,10 +75,7 @@ func (s *store) add(ctx context.Context, a providers.Artifact) (string, error) {
 }
 
 func artifactError(a providers.Artifact, err error) error {
-	if _, ok := errors.AsType[*errdefs.Error](err); ok {
-		return err
-	}
-	return &errdefs.Error{Code: "E2000", Op: "create sandbox", Message: "keep artifact " + a.Path, Err: err}
+	return stateError("create sandbox", "keep artifact "+a.Path, err)
 }
 
 func isDigest(s string) bool {

@@ -153,7 +153,7 @@ func (b *builder) openVolumes() ([]volume, error) {
 	var out []volume
 	for _, v := range b.o.Volumes {
 		if err := ensureVolume(dir, v.Name, b.o.mapping); err != nil {
-			return nil, &errdefs.Error{Code: "E2000", Op: "create sandbox", Message: "make volume " + v.Name, Err: err}
+			return nil, stateError("create sandbox", "make volume "+v.Name, err)
 		}
 		out = append(out, volume{v.Name, filepath.Join(b.t.path, volumesDir, v.Name), v.Path, v.ReadOnly})
 	}

@@ -19,9 +19,9 @@ import (
 	"github.com/agent-sandbox/sandbox-go/providers"
 )
 
-// diskUse is what the files below dir take, each counted once, as far as this
+// treeBytes is what the files below dir take, each counted once, as far as this
 // user may look.
-func diskUse(t testing.TB, dir string) int64 {
+func treeBytes(t testing.TB, dir string) int64 {
 	t.Helper()
 	var n int64
 	seen := map[uint64]bool{}
@@ -62,7 +62,7 @@ func TestManyForks(t *testing.T) {
 	if t.Failed() {
 		return
 	}
-	if n := diskUse(t, filepath.Join(p.tree.path, layersDir)); n < size || n > size+size/4 {
+	if n := treeBytes(t, filepath.Join(p.tree.path, layersDir)); n < size || n > size+size/4 {
 		t.Errorf("layers of %d sandboxes take %d bytes, and the file has %d", forks, n, size)
 	}
 	uppers := map[string]bool{}

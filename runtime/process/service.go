@@ -232,10 +232,13 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 		return stream.Send(&pb.StartResponse{Event: e})
 	})
 	s.afterStream(p, err, req.Header())
-	if limit, ok := p.hitLimit(); err == nil && ok {
+	if err != nil {
+		return err // it may run still
+	}
+	if limit, ok := p.hitLimit(); ok {
 		stream.ResponseTrailer().Set(fault.Header, string(limit.code))
 	}
-	return err
+	return nil
 }
 
 // Connect follows a process from the oldest output that is still kept. One that

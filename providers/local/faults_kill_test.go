@@ -142,6 +142,10 @@ func (v *victim) check(t *testing.T) {
 			t.Error("delete:", err)
 		}
 	}
+	// Whoever woke the sandbox, its control groups have its name, by which they are removed.
+	if conf, err := v.p.tree.config(v.id); err != nil || len(ownCgroups(v.id, conf.Cgroups)) != len(conf.Cgroups) {
+		t.Errorf("control groups %q, %v", conf.Cgroups, err)
+	}
 	// The sandbox is what it was. One that is being woken by a client that has
 	// died falls asleep again first.
 	// And what the client has asked for before it died may come to pass later.
@@ -249,7 +253,8 @@ func (v *victim) died(t *testing.T, cmd *exec.Cmd) {
 }
 
 // TestClientOutOfMemory lets the kernel kill clients that need more memory than
-// there is, wherever they are.
+// there is, wherever they are. None of them wakes the sandbox of others: that would
+// bring it into their control group, where the kernel may choose it.
 func TestClientOutOfMemory(t *testing.T) {
 	v := newVictim(t)
 	dir := memoryGroup(t, v.p, 48<<20)
@@ -257,7 +262,7 @@ func TestClientOutOfMemory(t *testing.T) {
 		cmd := exec.Command("/bin/sh", "-c", `echo $$ > "$0" && exec "$1"`, filepath.Join(dir, "cgroup.procs"), "/proc/self/exe")
 		cmd.Args[4], _ = os.Executable()
 		cmd.Env = append(os.Environ(), envRole+"=faults", envState+"="+v.p.root, envSandbox+"="+v.id, envGreedy+"=1",
-			envOperation+"="+[]string{"fork", "hibernate", "pause"}[i%3])
+			envOperation+"="+[]string{"fork", "snapshot", "pause", "kill"}[i%4])
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}

@@ -286,6 +286,7 @@ func abuseDescriptors(*attacker) {
 func abuseSpin(*attacker) {
 	for range 8 {
 		go func() {
+			//lint:ignore SA5002 it is to take a processor
 			for {
 			}
 		}()

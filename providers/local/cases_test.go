@@ -15,7 +15,7 @@ import (
 // casesPage lists the attacks and abuses that the tests try.
 const casesPage = "../../docs/isolation-tests.md"
 
-var caseRow = regexp.MustCompile("(?m)^\\| ([0-9]+) \\| ([^|]+) \\| ([^|]+) \\| ([^|]+) \\|$")
+var caseRow = regexp.MustCompile(`(?m)^\| ([0-9]+) \| ([^|]+) \| ([^|]+) \| ([^|]+) \|$`)
 
 // TestCases keeps the page true: it has every case once, and each test that it
 // names is there.

@@ -214,6 +214,7 @@ func (g *guard) spawner(next process.Spawner) process.Spawner {
 // guardMain is the guard. It runs without a goroutine: it must not allocate,
 // grow its stack, panic, or call anything that may.
 //
+//lint:ignore U1000 guard_*.s calls it
 //go:nosplit
 //go:norace
 //go:nocheckptr

@@ -67,6 +67,9 @@ func (m *memory) Capabilities(context.Context) (providers.Capabilities, error) {
 		Set:      map[providers.Capability]bool{providers.CapPause: true, providers.CapPorts: true, providers.CapMetrics: !m.has("claim")},
 		Lifetime: providers.LifetimeRange{Default: 5 * time.Minute},
 	}
+	if m.has("no snapshots") {
+		c.Set[providers.CapSnapshot] = true
+	}
 	if m.has("bounds") {
 		c.Lifetime.Max = time.Minute
 	}
@@ -366,6 +369,7 @@ var flaws = map[string]string{
 	"no pause":         "pause",
 	"paused twice":     "pause",
 	"paused endpoint":  "pause",
+	"no snapshots":     "snapshot",
 	"any port":         "ports",
 	"token lent":       "ports",
 	"negative":         "metrics",

@@ -298,8 +298,8 @@ func TestUserAndWorkDir(t *testing.T) {
 func TestLacking(t *testing.T) {
 	ctx := local(t)
 	for want, o := range map[string]sandboxfn.Options{
-		"provider local has no images; leave Image empty": {Image: "alpine:3"},
-		"provider local has no GPUs; leave GPU empty":     {GPU: "A10:2"},
+		"provider local has no images; import _":      {Image: "alpine:3"},
+		"provider local has no GPUs; leave GPU empty": {GPU: "A10:2"},
 	} {
 		_, err := look.With(o).Call(ctx, "pid")
 		e, ok := errors.AsType[*sandboxfn.Error](err)

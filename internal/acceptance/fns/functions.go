@@ -1,7 +1,7 @@
 // Package fns holds functions that behave as badly as functions can, for the
 // acceptance tests.
 //
-//sandbox:package timeout=1m memory=256MiB
+//sandbox:package timeout=1m memory=512MiB
 package fns
 
 import (

@@ -42,7 +42,7 @@ type AddArgs struct {
 var AddFunc = sandboxfn.Declare[AddArgs, int](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "add", Schema: "3b9a2d0e644f860b869125ba7838e3a1926c05364d10bc0dc6626a870a777ed7",
 	Params:  []sandboxfn.Param{{Name: "a", Type: "int"}, {Name: "b", Type: "int"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Add is the smallest function.
@@ -62,7 +62,7 @@ type AppendLineArgs struct {
 var AppendLineFunc = sandboxfn.Declare[AppendLineArgs, sandboxfn.None](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "appendLine", Schema: "1533dce92f8b48bdce201f700db0584e9c7d0422c32a632bb6747d0e874c8390",
 	Params:  []sandboxfn.Param{{Name: "file", Type: "string"}, {Name: "line", Type: "string"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // AppendLine appends to a file; it is not idempotent.
@@ -77,7 +77,7 @@ func AppendLine(ctx context.Context, file string, line string) error {
 var BlowUpFunc = sandboxfn.Declare[string, int](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "blowUp", Schema: "b7a2cd23a8543d7847c76ace1e136caffbd70be581483b2c616bc48f3c02d56b",
 	Params:  []sandboxfn.Param{{Name: "text", Type: "string"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // BlowUp panics.
@@ -91,7 +91,7 @@ func BlowUp(ctx context.Context, text string) (int, error) {
 var CheckedFunc = sandboxfn.Declare[int, int](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "checked", Schema: "43a78bee97168350b1a8b526267a6d9749cab4333ac670af71602ae9605f394f",
 	Params:  []sandboxfn.Param{{Name: "n", Type: "int"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Checked returns ErrOdd, wrapped, for odd numbers.
@@ -104,7 +104,7 @@ func Checked(ctx context.Context, n int) (int, error) {
 // DaemonFunc is the handle of [Daemon].
 var DaemonFunc = sandboxfn.Declare[sandboxfn.None, int](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "daemon", Schema: "92909f119939dde6f6d5acc5f7bf1c86e0ffb9e57343700d60f1a46590be4108",
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Daemon leaves a process behind that has a session of its own.
@@ -118,7 +118,7 @@ func Daemon(ctx context.Context) (int, error) {
 var EchoFunc = sandboxfn.Declare[[]byte, []byte](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "echo", Schema: "95f8422bc5b761e503f189301a20cfb6bfd4e7e08da03bf60fca4cabbc751ac1",
 	Params:  []sandboxfn.Param{{Name: "data", Type: "[]byte"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Echo returns what it is given.
@@ -132,7 +132,7 @@ func Echo(ctx context.Context, data []byte) ([]byte, error) {
 var ExitFunc = sandboxfn.Declare[int, sandboxfn.None](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "exit", Schema: "1bb1d94833fd48a54a726d83ad172734b4eff2cc3da754f177ffc0ed1014d92d",
 	Params:  []sandboxfn.Param{{Name: "code", Type: "int"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Exit ends the worker.
@@ -147,7 +147,7 @@ func Exit(ctx context.Context, code int) error {
 var HogFunc = sandboxfn.Declare[int, int](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "hog", Schema: "cfa075d4ea8687e2a24297ac1d57d6afda219ffc5b7509d01d648a1db6a7c20f",
 	Params:  []sandboxfn.Param{{Name: "mib", Type: "int"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Hog takes memory until it is stopped or has had enough.
@@ -160,7 +160,7 @@ func Hog(ctx context.Context, mib int) (int, error) {
 // KillFunc is the handle of [Kill].
 var KillFunc = sandboxfn.Declare[sandboxfn.None, int](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "kill", Schema: "9891341b2c18c03fe998aba6d9e60325c23c61099fafd92cc45534b4f09beeb7",
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Kill ends the worker from outside: a child kills it.
@@ -173,7 +173,7 @@ func Kill(ctx context.Context) (int, error) {
 // LookEnvFunc is the handle of [LookEnv].
 var LookEnvFunc = sandboxfn.Declare[sandboxfn.None, []string](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "lookEnv", Schema: "fa2194829e8fc3cc883208ed0fcd450b1f5845256d854095bd97f631078a0225",
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB, Env: map[string]string{"FROM_DIRECTIVE": "yes"}},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB, Env: map[string]string{"FROM_DIRECTIVE": "yes"}},
 })
 
 // LookEnv returns the whole environment.
@@ -187,7 +187,7 @@ func LookEnv(ctx context.Context) ([]string, error) {
 var NoisyFunc = sandboxfn.Declare[int, int](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "noisy", Schema: "fead65e122326a3cbfbf6ad9721529c4f1076c0b7b2793f9af4da3d9dcb0dcfc",
 	Params:  []sandboxfn.Param{{Name: "n", Type: "int"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Noisy prints n bytes without a line end, on both outputs, then lets a child
@@ -207,7 +207,7 @@ type PidResult struct {
 // PidFunc is the handle of [Pid].
 var PidFunc = sandboxfn.Declare[sandboxfn.None, PidResult](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "pid", Schema: "07569099989ef52372dbf30b93d270987d140f00229f1a273fd8235d48724ac3",
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Pid tells which worker answers.
@@ -229,7 +229,7 @@ type SleepArgs struct {
 var SleepFunc = sandboxfn.Declare[SleepArgs, time.Duration](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "sleep", Schema: "8779da8d9509c5d81cfd8a5a7b644d036ec55d193213fa980ca99a9caaccc4e6",
 	Params:  []sandboxfn.Param{{Name: "d", Type: "time.Duration"}, {Name: "stubborn", Type: "bool"}, {Name: "mark", Type: "string"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Grace: 200 * time.Millisecond, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Grace: 200 * time.Millisecond, Memory: 512 * sandboxfn.MiB},
 })
 
 // Sleep waits for d, or until the context ends unless it is stubborn, and then
@@ -244,7 +244,7 @@ func Sleep(ctx context.Context, d time.Duration, stubborn bool, mark string) (ti
 var WorkFunc = sandboxfn.Declare[int, int](sandboxfn.Decl{
 	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/fns", Name: "work", Schema: "7eaf618933637a38bfbeb1538d855def9adb7ecd943d860689df70e57b2cb0cf",
 	Params:  []sandboxfn.Param{{Name: "n", Type: "int"}},
-	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+	Options: sandboxfn.Options{Timeout: time.Minute, Memory: 512 * sandboxfn.MiB},
 })
 
 // Work takes a moment, and fails for some n.

@@ -77,6 +77,17 @@ func (p *Provider) listed(in *api.ListedSandbox) *providers.Sandbox {
 	return sb
 }
 
+// pageLimit is what the service is asked for when a caller asks for limit.
+func pageLimit(op string, limit int) (int, error) {
+	switch {
+	case limit < 0:
+		return 0, errdefs.New("E2011", op, fmt.Sprintf("limit %d is negative", limit))
+	case limit == 0 || limit > maxPage:
+		return maxPage, nil
+	}
+	return limit, nil
+}
+
 // List returns one page, newest first, of at most 100 sandboxes. The service
 // knows only running and paused ones; a new one may be missing for as long as
 // Capabilities say.
@@ -87,11 +98,8 @@ func (p *Provider) List(ctx context.Context, req providers.ListRequest) (*provid
 		return nil, err
 	}
 	defer done()
-	switch {
-	case req.Limit < 0:
-		return nil, errdefs.New("E2011", op, fmt.Sprintf("limit %d is negative", req.Limit))
-	case req.Limit == 0 || req.Limit > maxPage:
-		req.Limit = maxPage
+	if req.Limit, err = pageLimit(op, req.Limit); err != nil {
+		return nil, err
 	}
 	if p.opts.debug {
 		return &providers.Page{Sandboxes: []*providers.Sandbox{p.debugSandbox()}}, nil

@@ -53,11 +53,8 @@ func (p *Provider) ListSnapshots(ctx context.Context, req providers.SnapshotList
 		return nil, err
 	}
 	defer done()
-	switch {
-	case req.Limit < 0:
-		return nil, errdefs.New("E2011", op, fmt.Sprintf("limit %d is negative", req.Limit))
-	case req.Limit == 0 || req.Limit > maxPage:
-		req.Limit = maxPage
+	if req.Limit, err = pageLimit(op, req.Limit); err != nil {
+		return nil, err
 	}
 	found, next, err := p.api.ListSnapshots(ctx, &api.SnapshotQuery{SandboxID: req.SandboxID, Limit: req.Limit, Token: req.Token})
 	if err != nil {

@@ -54,26 +54,8 @@ func (g *target) attack(t *testing.T, user, attack string, args ...string) strin
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	s, err := g.client(t).Start(ctx, &envd.StartOptions{Path: g.program, Env: g.attackEnv(attack, args...), User: user})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(nil)
-	defer context.AfterFunc(ctx, func() { s.Close(ctx.Err()) })()
-	var out strings.Builder
-	for {
-		ev, err := s.Next()
-		if err != nil {
-			t.Fatalf("after %q: %v", out.String(), err)
-		}
-		if ev.End != nil {
-			return out.String()
-		}
-		if out.Len() < 1<<20 {
-			out.Write(ev.Stdout)
-			out.Write(ev.Stderr)
-		}
-	}
+	out, _ := outputOf(ctx, t, g.client(t), &envd.StartOptions{Path: g.program, Env: g.attackEnv(attack, args...), User: user}, 1<<20)
+	return out
 }
 
 // Threads, zombies, orphans, terminals and space are limited; nothing of it is

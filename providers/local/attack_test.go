@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
+	"math"
 	"net"
 	"os"
 	"path/filepath"
@@ -95,6 +96,17 @@ func (g *target) run(t *testing.T, user, attack string, args ...string) string {
 		defer ch.Close()
 		o.Env["LOCAL_TEST_FUNCTION"] = "1"
 	}
+	out, end := outputOf(ctx, t, c, o, math.MaxInt)
+	if end.ExitCode != 0 && !strings.Contains(out, "BREACH") {
+		t.Errorf("the attack itself failed: %+v %s", end, out)
+	}
+	return out
+}
+
+// outputOf runs a program to its end and returns what it printed, of which about
+// limit bytes are kept.
+func outputOf(ctx context.Context, t testing.TB, c *envd.Client, o *envd.StartOptions, limit int) (string, *envd.End) {
+	t.Helper()
 	s, err := c.Start(ctx, o)
 	if err != nil {
 		t.Fatal(err)
@@ -108,13 +120,12 @@ func (g *target) run(t *testing.T, user, attack string, args ...string) string {
 			t.Fatalf("after %q: %v", out.String(), err)
 		}
 		if ev.End != nil {
-			if ev.End.ExitCode != 0 && !strings.Contains(out.String(), "BREACH") {
-				t.Errorf("the attack itself failed: %+v %s", ev.End, out.String())
-			}
-			return out.String()
+			return out.String(), ev.End
 		}
-		out.Write(ev.Stdout)
-		out.Write(ev.Stderr)
+		if out.Len() < limit {
+			out.Write(ev.Stdout)
+			out.Write(ev.Stderr)
+		}
 	}
 }
 

@@ -99,25 +99,23 @@ func abuseSegments(a *attacker) {
 }
 
 func abusePipes(a *attacker) {
-	block := make([]byte, 64<<10)
-	for i := range a.mebibytes() * 16 {
-		var p [2]int
-		err := unix.Pipe2(p[:], unix.O_NONBLOCK)
-		if err == nil {
-			_, err = unix.Write(p[1], block)
-		}
-		if err != nil && err != unix.EAGAIN {
-			fmt.Fprintln(os.Stderr, "after", i, err)
-			return
-		}
-	}
-	a.breach("pipes are not limited")
+	fillBuffers(a, "pipes", func() (p [2]int, err error) {
+		err = unix.Pipe2(p[:], unix.O_NONBLOCK)
+		return p, err
+	})
 }
 
 func abuseSocketBuffers(a *attacker) {
+	fillBuffers(a, "buffers of sockets", func() ([2]int, error) {
+		return unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+	})
+}
+
+// fillBuffers opens pairs and writes to the second of each what nobody reads.
+func fillBuffers(a *attacker, what string, open func() ([2]int, error)) {
 	block := make([]byte, 64<<10)
 	for i := range a.mebibytes() * 16 {
-		p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+		p, err := open()
 		if err == nil {
 			_, err = unix.Write(p[1], block)
 		}
@@ -126,7 +124,7 @@ func abuseSocketBuffers(a *attacker) {
 			return
 		}
 	}
-	a.breach("buffers of sockets are not limited")
+	a.breach(what + " are not limited")
 }
 
 // threadBomb makes threads until there are too many. The Go runtime does not

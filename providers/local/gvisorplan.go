@@ -262,10 +262,10 @@ func (p *planner) guestVolumes() {
 func (p *planner) guestGroup() {
 	p.detach("dev")
 	p.mount("mount the control groups", "cgroup", "dev", "cgroup", noDevSuid|unix.MS_NOEXEC, "pids")
-	p.add("make a control group", unix.SYS_MKDIRAT, atCwd, nsinit.Str("dev/work"), nsinit.Int(0o755))
+	p.add("make a control group", unix.SYS_MKDIRAT, atCwd, nsinit.Str("dev/commands"), nsinit.Int(0o755))
 	// The thread that starts commands is in there.
-	p.write("dev/work/pids.max", 0, strconv.FormatInt(p.s.gvisor.processes+1, 10))
-	p.add("open the control group", unix.SYS_OPENAT, atCwd, nsinit.Str("dev/work/tasks"), nsinit.Int(unix.O_WRONLY|unix.O_CLOEXEC), nsinit.Int(0))
+	p.write("dev/commands/pids.max", 0, strconv.FormatInt(p.s.gvisor.processes+1, 10))
+	p.add("open the control group", unix.SYS_OPENAT, atCwd, nsinit.Str("dev/commands/tasks"), nsinit.Int(unix.O_WRONLY|unix.O_CLOEXEC), nsinit.Int(0))
 	p.store()
 	p.opened = append(p.opened, nsinit.File{Name: fdExtra + "0", FD: nsinit.Opened(p.reg)})
 	p.detach("dev")

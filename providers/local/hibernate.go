@@ -73,27 +73,12 @@ func (e *entry) asleep() bool {
 // stopped as a whole. A sandbox that is stopped already is E2024.
 func (p *Provider) Hibernate(ctx context.Context, id string) error {
 	const op = "hibernate sandbox"
-	if _, err := p.ready(ctx, op, id); err != nil {
-		return err
-	}
-	t, done, err := p.begin(ctx, op)
+	t, e, conf, done, err := p.enterToKeep(ctx, op, id)
 	if err != nil {
 		return err
 	}
 	defer done()
-	e, err := t.living(ctx, op, id)
-	if err != nil {
-		return err
-	}
-	defer e.close()
-	var conf savedConfig
-	if err := e.load(fileConfig, &conf); err != nil {
-		return t.settle(ctx, op, id)
-	}
-	if err := conf.canKeep(op); err != nil {
-		return err
-	}
-	if err := t.putToSleep(ctx, e, &conf); err != nil {
+	if err := t.putToSleep(ctx, e, conf); err != nil {
 		return t.captureError(ctx, op, id, err)
 	}
 	return p.sleeping(ctx, t, id)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -105,25 +106,9 @@ func play(t testing.TB, sb *providers.Sandbox, user, part string, args ...string
 	defer c.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	s, err := c.Start(ctx, &envd.StartOptions{Path: sb.Artifacts[ownArtifact(t).Digest], User: user,
-		Env: map[string]string{envRole: part, envArgs: strings.Join(args, "\n")}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close(nil)
-	defer context.AfterFunc(ctx, func() { s.Close(ctx.Err()) })()
-	var out strings.Builder
-	for {
-		ev, err := s.Next()
-		if err != nil {
-			t.Fatalf("after %q: %v", out.String(), err)
-		}
-		if ev.End != nil {
-			return out.String()
-		}
-		out.Write(ev.Stdout)
-		out.Write(ev.Stderr)
-	}
+	out, _ := outputOf(ctx, t, c, &envd.StartOptions{Path: sb.Artifacts[ownArtifact(t).Digest], User: user,
+		Env: map[string]string{envRole: part, envArgs: strings.Join(args, "\n")}}, math.MaxInt)
+	return out
 }
 
 // TestAllowedPrograms lets real programs reach a permitted name and not

@@ -140,19 +140,11 @@ func clipTo(s string, n int) string {
 // were noted. A sandbox without a list has none.
 func (p *Provider) NetworkLog(ctx context.Context, id string) ([]providers.NetworkEvent, error) {
 	const op = "read network log"
-	if err := checkID(op, id); err != nil {
-		return nil, err
-	}
-	t, done, err := p.begin(ctx, op)
+	_, e, done, err := p.enter(ctx, op, id)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	e, err := t.living(ctx, op, id)
-	if err != nil {
-		return nil, err
-	}
-	defer e.close()
 	var out []providers.NetworkEvent
 	for _, name := range []string{fileNetLogOld, fileNetLog} {
 		b, err := e.dir.read(name, 2*netLogHalf)

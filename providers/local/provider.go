@@ -634,22 +634,31 @@ func (p *Provider) move(ctx context.Context, op string, sb *providers.Sandbox, r
 	return nil
 }
 
+// enter begins an operation on a sandbox whose init lives. The operation ends
+// with done; after an error there is none to end.
+func (p *Provider) enter(ctx context.Context, op, id string) (t *tree, e *entry, done func(), err error) {
+	if err := checkID(op, id); err != nil {
+		return nil, nil, nil, err
+	}
+	t, end, err := p.begin(ctx, op)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if e, err = t.living(ctx, op, id); err != nil {
+		end()
+		return nil, nil, nil, err
+	}
+	return t, e, func() { e.close(); end() }, nil
+}
+
 // Report says how the sandbox is isolated.
 func (p *Provider) Report(ctx context.Context, id string) (*providers.Report, error) {
 	const op = "report on sandbox"
-	if err := checkID(op, id); err != nil {
-		return nil, err
-	}
-	t, done, err := p.begin(ctx, op)
+	_, e, done, err := p.enter(ctx, op, id)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	e, err := t.living(ctx, op, id)
-	if err != nil {
-		return nil, err
-	}
-	defer e.close()
 	var state savedState
 	if err := e.load(fileState, &state); err != nil {
 		if errors.Is(absent(err), errGone) {

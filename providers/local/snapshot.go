@@ -80,27 +80,12 @@ func (p *Provider) Snapshot(ctx context.Context, id string, req providers.Snapsh
 	if err := checkMetadata(req.Metadata); err != nil {
 		return nil, err
 	}
-	if _, err := p.ready(ctx, op, id); err != nil {
-		return nil, err
-	}
-	t, done, err := p.begin(ctx, op)
+	t, e, conf, done, err := p.enterToKeep(ctx, op, id)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	e, err := t.living(ctx, op, id)
-	if err != nil {
-		return nil, err
-	}
-	defer e.close()
-	var conf savedConfig
-	if err := e.load(fileConfig, &conf); err != nil {
-		return nil, t.settle(ctx, op, id)
-	}
-	if err := conf.canKeep(op); err != nil {
-		return nil, err
-	}
-	c, err := t.takeFiles(ctx, e, opSnapshot, &conf)
+	c, err := t.takeFiles(ctx, e, opSnapshot, conf)
 	if err != nil {
 		return nil, t.captureError(ctx, op, id, err)
 	}
@@ -117,6 +102,29 @@ func (p *Provider) Snapshot(ctx context.Context, id string, req providers.Snapsh
 		return nil, t.captureError(ctx, op, id, err)
 	}
 	return s.public(), nil
+}
+
+// enterToKeep begins an operation that keeps the files of a sandbox, once it is
+// made, and returns its settings; see enter.
+func (p *Provider) enterToKeep(ctx context.Context, op, id string) (*tree, *entry, *savedConfig, func(), error) {
+	if _, err := p.ready(ctx, op, id); err != nil {
+		return nil, nil, nil, nil, err
+	}
+	t, e, done, err := p.enter(ctx, op, id)
+	if err != nil {
+		return nil, nil, nil, nil, err
+	}
+	conf := &savedConfig{}
+	if err = e.load(fileConfig, conf); err != nil {
+		err = t.settle(ctx, op, id)
+	} else {
+		err = conf.canKeep(op)
+	}
+	if err != nil {
+		done()
+		return nil, nil, nil, nil, err
+	}
+	return t, e, conf, done, nil
 }
 
 // canKeep refuses a sandbox of which more is written than what is kept.

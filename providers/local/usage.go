@@ -26,19 +26,11 @@ import (
 // disk; then it is what was found there in the last second.
 func (p *Provider) Usage(ctx context.Context, id string) (providers.Usage, error) {
 	const op = "measure sandbox"
-	if err := checkID(op, id); err != nil {
-		return providers.Usage{}, err
-	}
-	t, done, err := p.begin(ctx, op)
+	t, e, done, err := p.enter(ctx, op, id)
 	if err != nil {
 		return providers.Usage{}, err
 	}
 	defer done()
-	e, err := t.living(ctx, op, id)
-	if err != nil {
-		return providers.Usage{}, err
-	}
-	defer e.close()
 	var conf savedConfig
 	if err := absent(e.load(fileConfig, &conf)); err != nil {
 		if errors.Is(err, errGone) {

@@ -294,9 +294,9 @@ func writeCgroup(dir, name, value string) error {
 // moves commands into them and counts kills; it has no access to the
 // directories.
 type cgroup struct {
-	dirs  []string    // to remove, in this order
-	procs []string    // cgroup.procs that init is written to before it runs
-	files []groupFile // what init gets
+	dirs  []string     // to remove, in this order
+	homes []cgroupHome // that init is in before it does anything
+	files []groupFile  // what init gets
 }
 
 // groupFile is an open file of a control group.
@@ -430,11 +430,11 @@ func createCgroups(plans []cgroupPlan, lim cgroupLimits) (_ *cgroup, err error) 
 			return nil, err
 		}
 		if p.split() {
-			g.procs = append(g.procs, filepath.Join(p.base, "init", "cgroup.procs"))
+			g.homes = append(g.homes, cgroupHome{filepath.Join(p.base, "init"), p.version})
 		} else if slices.Contains(p.limits, limitIO) {
 			// Init reads and writes files for its client. It has one group with
 			// the commands, because groups of version 1 do not add up.
-			g.procs = append(g.procs, filepath.Join(p.base, "cgroup.procs"))
+			g.homes = append(g.homes, cgroupHome{p.base, p.version})
 		}
 		if err := g.open(p); err != nil {
 			return nil, err
@@ -566,16 +566,6 @@ func (p cgroupPlan) limitMemory(bytes int64, set func(dir, name, value string) e
 	}
 	if err := set(p.base, "memory.memsw.limit_in_bytes", n); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
-	}
-	return nil
-}
-
-// join moves the process into the groups of init.
-func (g *cgroup) join(pid int) error {
-	for _, p := range g.procs {
-		if err := writeCgroup(filepath.Dir(p), "cgroup.procs", strconv.Itoa(pid)); err != nil {
-			return err
-		}
 	}
 	return nil
 }

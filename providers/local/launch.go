@@ -8,6 +8,7 @@ import (
 	"path"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
@@ -41,7 +42,7 @@ type launchSpec struct {
 
 	gvisor *gvisorSpec // nil: engine native
 
-	cgroup cgroupJoin // nil: no control group
+	cgroup cgroupBirth // nil: no control group
 
 	listener *os.File // unix listener of the runtime
 	control  *os.File // unix listener of the life-cycle protocol
@@ -75,10 +76,9 @@ type bind struct {
 	dir bool // set by launch
 }
 
-// cgroupJoin moves a new init into its control groups. It is called between
-// clone and release, when nothing of the sandbox has run yet.
-type cgroupJoin interface {
-	join(pid int) error
+// cgroupBirth has start clone a new init, with attr, into its control groups.
+type cgroupBirth interface {
+	born(attr *syscall.SysProcAttr, start func() (*os.Process, error)) (*os.Process, error)
 }
 
 // constructed is what launch knows about the sandbox it built, in the words of

@@ -78,15 +78,25 @@ func (l *launcher) clone() (*os.Process, error) {
 	if l.s.network != netHost {
 		attr.Sys.Cloneflags |= unix.CLONE_NEWNET
 	}
-	p, err := os.StartProcess("/proc/self/fd/"+strconv.Itoa(childExe), []string{"sandbox-init"}, attr)
+	start := func() (*os.Process, error) {
+		return os.StartProcess("/proc/self/fd/"+strconv.Itoa(childExe), []string{"sandbox-init"}, attr)
+	}
+	var p *os.Process
+	if l.s.cgroup == nil {
+		p, err = start()
+	} else {
+		p, err = l.s.cgroup.born(attr.Sys, start)
+	}
+	if _, ok := errors.AsType[*joinError](err); ok {
+		return nil, errdefs.Wrap("E2000", "create sandbox", "start init", err)
+	}
 	if err != nil {
 		return nil, l.host.explain(stepClone, errnoOf(err), err)
 	}
 	return p, nil
 }
 
-// release gives the child its ids, its control groups and its program, and
-// waits for what it says.
+// release gives the child its ids and its program, and waits for what it says.
 func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixConn) error {
 	stop := context.AfterFunc(ctx, func() { control.Close() })
 	defer stop()
@@ -96,11 +106,6 @@ func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixCo
 	}
 	if err := l.s.mapping.apply(ctx, p.pid); err != nil {
 		return l.host.explain(stepMap, errnoOf(err), err)
-	}
-	if l.s.cgroup != nil {
-		if err := l.s.cgroup.join(p.pid); err != nil {
-			return errdefs.Wrap("E2000", "create sandbox", "move init to its control groups", err)
-		}
 	}
 	// All of this while the child's runtime starts.
 	defer l.closeTrees()

@@ -222,7 +222,9 @@ func FuzzAnswerControl(f *testing.F) {
 // testController has a freezer that does nothing: the processes it would find
 // are those of the machine.
 func testController(l *life) *controller {
-	return &controller{token: "secret", life: l, pause: &pauser{freezer: idleFreezer{}}, log: slog.New(slog.DiscardHandler)}
+	return &controller{
+		token: "secret", life: l, pause: &pauser{freezer: idleFreezer{}}, usage: &usageMeter{}, log: slog.New(slog.DiscardHandler),
+	}
 }
 
 type idleFreezer struct{}

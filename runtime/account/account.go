@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 )
 
@@ -53,6 +54,15 @@ type Book struct {
 	canSwitch bool
 	passwd    file
 	group     file
+
+	mu   sync.Mutex
+	last remembered // guarded by mu
+}
+
+// remembered is the default user as of two states of the files.
+type remembered struct {
+	user          *User // nil: nobody yet
+	passwd, group int
 }
 
 // NewBook returns a Book whose unnamed user is def; an empty def is the user
@@ -83,7 +93,31 @@ func (b *Book) Lookup(name string) (*User, error) {
 	return nil, &UnavailableError{Name: name, Known: true}
 }
 
+// defaultUser finds the default user; most requests act as it.
 func (b *Book) defaultUser() (*User, error) {
+	now := remembered{}
+	var err1, err2 error
+	now.passwd, err1 = b.passwd.state()
+	now.group, err2 = b.group.state()
+	b.mu.Lock()
+	last := b.last
+	b.mu.Unlock()
+	known := err1 == nil && err2 == nil
+	if known && last.user != nil && last.passwd == now.passwd && last.group == now.group {
+		return last.user, nil
+	}
+	u, err := b.findDefault()
+	if err == nil && known {
+		// What it was found in is not older than now.
+		now.user = u
+		b.mu.Lock()
+		b.last = now
+		b.mu.Unlock()
+	}
+	return u, err
+}
+
+func (b *Book) findDefault() (*User, error) {
 	self := uint32(os.Geteuid())
 	match := func(e *entry) bool { return e.name == b.def }
 	if b.def == "" {

@@ -22,6 +22,7 @@ type file struct {
 	mu      sync.Mutex
 	stamp   stamp    // guarded by mu
 	content []string // guarded by mu; never changed, only replaced
+	version int      // guarded by mu; counts what content was
 }
 
 // stamp tells one state of a file from another.
@@ -36,26 +37,51 @@ type stamp struct {
 func (f *file) lines() ([]string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	err := f.refreshLocked()
+	return f.content, err
+}
+
+// state is a number that changes with the lines.
+func (f *file) state() (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.refreshLocked()
+	return f.version, err
+}
+
+func (f *file) refreshLocked() error {
 	var st unix.Stat_t
 	err := unix.Stat(f.path, &st)
-	if err == unix.ENOENT || err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, nil
+	var now stamp
+	switch {
+	case err == unix.ENOENT || err == nil && st.Mode&unix.S_IFMT != unix.S_IFREG:
+	case err != nil:
+		f.setLocked(stamp{}, nil)
+		return &os.PathError{Op: "stat", Path: f.path, Err: err}
+	default:
+		now = stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim}
 	}
-	if err != nil {
-		return nil, &os.PathError{Op: "stat", Path: f.path, Err: err}
-	}
-	now := stamp{uint64(st.Dev), st.Ino, st.Size, st.Mtim, st.Ctim}
 	if now == f.stamp {
-		return f.content, nil
+		return nil
+	}
+	if now == (stamp{}) {
+		f.setLocked(now, nil)
+		return nil
 	}
 	content, err := readFile(f.path)
 	if err != nil {
-		return nil, err
+		f.setLocked(stamp{}, nil)
+		return err
 	}
 	// Changes while it was read show in the next comparison, since the stamp
 	// is older than the content.
-	f.stamp, f.content = now, strings.Split(content, "\n")
-	return f.content, nil
+	f.setLocked(now, strings.Split(content, "\n"))
+	return nil
+}
+
+func (f *file) setLocked(now stamp, content []string) {
+	f.stamp, f.content = now, content
+	f.version++
 }
 
 func readFile(path string) (string, error) {

@@ -263,7 +263,7 @@ func FuzzWatchTree(f *testing.F) {
 		tree := &watchTree{
 			byWd: map[int32]*watchedDir{}, moving: map[uint32]*watchedDir{}, dirs: &dirs, drop: func(wd int32) { delete(live, wd) },
 		}
-		tree.place(nil, "", 1)
+		tree.place(nil, "", 1, inode{})
 		for i, op := range ops {
 			d := tree.byWd[int32(op&7)+1]
 			if d == nil {
@@ -277,16 +277,14 @@ func FuzzWatchTree(f *testing.F) {
 				if tree.byWd[wd] == nil && wd == 1 {
 					continue // the first one is gone
 				}
-				tree.place(d, name, wd)
+				tree.place(d, name, wd, inode{})
 			case 3:
 				if sub := d.below[name]; sub != nil {
 					tree.move(sub, uint32(op>>3))
 				}
 			case 4:
-				if sub := tree.moving[uint32(op>>3)]; sub != nil && d != sub {
-					if _, ok := tree.path(d); ok {
-						tree.attach(sub, d, name)
-					}
+				if sub := tree.moving[uint32(op>>3)]; sub != nil {
+					tree.attach(sub, d, name)
 				}
 			case 5:
 				if sub := d.below[name]; sub != nil {

@@ -25,6 +25,9 @@ const unreachableWait = time.Second
 // maxArriving bounds the uploads that a watch sees between their two names.
 const maxArriving = 1024
 
+// maxPending bounds what a watch has to look for again.
+const maxPending = 64 << 10
+
 // watcher watches one folder for one user. It has a goroutine, which owns all
 // fields but queue; stop ends it.
 type watcher struct {
@@ -38,9 +41,10 @@ type watcher struct {
 	kernel      *notifier
 	tree        watchTree
 	arriving    map[uint32]struct{} // moves that complete an upload
-	root        int                 // the folder, open during one batch; -1: not opened
-	unreachable bool                // the path does not lead to the folder any more
-	limited     bool                // reads have a deadline
+	pending     map[newName]struct{}
+	root        int  // the folder, open during one batch; -1: not opened
+	unreachable bool // the path does not lead to the folder any more
+	limited     bool // reads have a deadline
 	stopping    atomic.Bool
 	done        chan struct{}
 }
@@ -82,7 +86,7 @@ func newWatcher(u *account.User, p string, o watchOptions, r *watchers) (*watche
 	w := &watcher{
 		user: u, path: p, dev: uint64(st.Dev), ino: st.Ino, recursive: o.recursive, uploads: r.uploads,
 		queue: newChanges(&r.bytes), root: -1, done: make(chan struct{}),
-		arriving: map[uint32]struct{}{},
+		arriving: map[uint32]struct{}{}, pending: map[newName]struct{}{},
 	}
 	if w.kernel, err = newNotifier(); err != nil {
 		return nil, instanceError(err)
@@ -104,7 +108,7 @@ func (w *watcher) begin(dir *os.File) error {
 	if err != nil {
 		return addError(err)
 	}
-	d, _, err := w.tree.place(nil, "", wd)
+	d, _, err := w.tree.place(nil, "", wd, inode{w.dev, w.ino})
 	if err != nil || !w.recursive {
 		return err
 	}
@@ -154,6 +158,13 @@ func (w *watcher) run() {
 			return
 		}
 		if w.kernel.idle() {
+			if len(w.pending) > 0 {
+				err = w.user.Do(w.retry)
+			}
+			if err != nil {
+				w.queue.fail(err)
+				return
+			}
 			w.tree.settled()
 		}
 		w.unreachable = w.unreachable && w.tree.root != nil
@@ -179,18 +190,47 @@ func (w *watcher) limitRead() {
 
 // handle reports what a batch of events means.
 func (w *watcher) handle(batch []notice) error {
-	defer func() {
-		if w.root >= 0 {
-			unix.Close(w.root)
-			w.root = -1
-		}
-	}()
+	defer w.closeRoot()
 	for _, e := range batch {
 		if err := w.one(e); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// newName is a folder that was not found under its name.
+type newName struct {
+	in   *watchedDir
+	name string
+}
+
+// retry looks again for folders that could not be found: the events that were
+// read since then have said where the folders above them are.
+func (w *watcher) retry() error {
+	defer w.closeRoot()
+	for e := range w.pending {
+		if w.tree.byWd[e.in.wd] != e.in {
+			delete(w.pending, e) // it left
+			continue
+		}
+		found, err := w.look(e.in, e.name)
+		if err != nil {
+			return err
+		}
+		// With events to come there will be another time.
+		if found || w.kernel.idle() {
+			delete(w.pending, e)
+		}
+	}
+	return nil
+}
+
+func (w *watcher) closeRoot() {
+	if w.root >= 0 {
+		unix.Close(w.root)
+		w.root = -1
+	}
 }
 
 func (w *watcher) one(e notice) error {
@@ -269,8 +309,9 @@ func (w *watcher) movedTo(d *watchedDir, e notice, isDir bool) error {
 		return err
 	}
 	if sub := w.tree.moving[e.cookie]; sub != nil {
+		// Most likely. What has lost its name can have been taken for the one that
+		// got it afterwards, by looking ahead of the events: so look.
 		w.tree.attach(sub, d, e.name)
-		return nil
 	}
 	return w.discover(d, e.name)
 }
@@ -330,12 +371,25 @@ func (w *watcher) report(d *watchedDir, name string, kind pb.EventType) error {
 // discover watches the folder name in d, which is new here, and reports what is
 // in it already.
 func (w *watcher) discover(d *watchedDir, name string) error {
-	dir, err := w.open(d)
-	if dir == nil {
+	found, err := w.look(d, name)
+	if err != nil || found {
 		return err
 	}
+	if len(w.pending) >= maxPending {
+		return &missed{"too many directories are moved at a time"}
+	}
+	w.pending[newName{d, name}] = struct{}{}
+	return nil
+}
+
+// look is discover; it reports whether d was where it should be.
+func (w *watcher) look(d *watchedDir, name string) (found bool, err error) {
+	dir, err := w.open(d)
+	if dir == nil {
+		return false, err
+	}
 	defer dir.Close()
-	return w.descend(d, int(dir.Fd()), name, 0, true)
+	return true, w.descend(d, int(dir.Fd()), name, 0, true)
 }
 
 // descend watches the folder name in the open folder dir and what is below it.
@@ -358,8 +412,13 @@ func (w *watcher) descend(parent *watchedDir, dir int, name string, level int, r
 	if err != nil {
 		return addError(err)
 	}
-	d, known, err := w.tree.place(parent, name, wd)
-	if err != nil || d == nil || known && !report {
+	at, err := inodeOf(f)
+	if err != nil {
+		return err
+	}
+	was := parent.below[name]
+	d, known, err := w.tree.place(parent, name, wd, at)
+	if err != nil || d == nil || known && (!report || level == 0 && d == was) {
 		return err
 	}
 	// A folder that was known is listed again: it can be new for the client.

@@ -12,7 +12,8 @@ import (
 )
 
 // open opens the watched folder d for reading, by its path below the first one
-// and never through a link. It returns nil when it is not there any more.
+// and never through a link. It returns nil when it is not there: it is gone, or
+// what moved it has yet to be read.
 func (w *watcher) open(d *watchedDir) (*os.File, error) {
 	rel, ok := w.tree.path(d)
 	if !ok {
@@ -21,7 +22,25 @@ func (w *watcher) open(d *watchedDir) (*os.File, error) {
 	if err := w.openRoot(); err != nil || w.root < 0 {
 		return nil, err
 	}
-	return openBelow(w.root, rel)
+	f, err := openBelow(w.root, rel)
+	if f == nil {
+		return nil, err
+	}
+	at, err := inodeOf(f)
+	if err != nil || at != d.inode {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// inode tells a folder from every other one.
+type inode struct{ dev, ino uint64 }
+
+func inodeOf(f *os.File) (inode, error) {
+	var st unix.Stat_t
+	err := unix.Fstat(int(f.Fd()), &st)
+	return inode{uint64(st.Dev), st.Ino}, err
 }
 
 // openRoot opens the first folder, if it still is where it was.

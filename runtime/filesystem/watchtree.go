@@ -15,6 +15,7 @@ const maxWatchedDirs = 131_072
 // watchedDir is a folder under watch.
 type watchedDir struct {
 	wd     int32
+	inode  inode
 	parent *watchedDir // nil: the first folder, or one that is being moved
 	name   string      // in parent
 	below  map[string]*watchedDir
@@ -62,10 +63,10 @@ func (t *watchTree) path(d *watchedDir) (string, bool) {
 	return string(b), true
 }
 
-// place puts the folder with watch wd into parent. One that was known elsewhere is
+// place puts the folder at, with watch wd, into parent. One that was known elsewhere is
 // moved, with all below it. known reports that; nil that it is parent itself or
 // above it, which only happens where a folder is mounted below itself.
-func (t *watchTree) place(parent *watchedDir, name string, wd int32) (d *watchedDir, known bool, err error) {
+func (t *watchTree) place(parent *watchedDir, name string, wd int32, at inode) (d *watchedDir, known bool, err error) {
 	if d = t.byWd[wd]; d != nil {
 		for e := parent; e != nil; e = e.parent {
 			if e == d {
@@ -80,7 +81,7 @@ func (t *watchTree) place(parent *watchedDir, name string, wd int32) (d *watched
 		t.drop(wd)
 		return nil, false, errTooManyDirs
 	}
-	d = &watchedDir{wd: wd}
+	d = &watchedDir{wd: wd, inode: at}
 	t.byWd[wd] = d
 	if parent == nil {
 		t.root = d
@@ -92,8 +93,15 @@ func (t *watchTree) place(parent *watchedDir, name string, wd int32) (d *watched
 
 // attach makes d the folder name in parent, instead of whatever was there.
 func (t *watchTree) attach(d, parent *watchedDir, name string) {
-	if d.parent == parent && d.name == name {
+	if d == parent || d.parent == parent && d.name == name {
 		return
+	}
+	// What is above may have been found below already, by looking ahead of the
+	// events that brought it there. They will put it back.
+	for e := parent; e != nil; e = e.parent {
+		if e.parent == d {
+			t.detach(e)
+		}
 	}
 	t.detach(d)
 	if old := parent.below[name]; old != nil {

@@ -39,6 +39,7 @@ func (s *Service) follow(ctx context.Context, p *proc, sub *subscription, silenc
 			timer.Reset(silence)
 			continue
 		case end != nil:
+			lastMessage(ctx)
 			return send(&pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: end}})
 		}
 		select {
@@ -127,6 +128,21 @@ func sendNotRunnable(bad *notRunnable, terminal bool, stream *connect.ServerStre
 		}
 	}
 	return nil
+}
+
+type lastKey struct{}
+
+// WithLast is ctx for a request whose answer need not be sent on at once from the
+// moment that last is called: one more message comes, and then its end. Without
+// it, each message is sent by itself.
+func WithLast(ctx context.Context, last func()) context.Context {
+	return context.WithValue(ctx, lastKey{}, last)
+}
+
+func lastMessage(ctx context.Context) {
+	if last, ok := ctx.Value(lastKey{}).(func()); ok {
+		last()
+	}
 }
 
 func startEvent(pid uint32) *pb.ProcessEvent {

@@ -57,7 +57,8 @@ var chunks = sync.Pool{New: func() any { b := make([]byte, chunkSize); return &b
 // pipe reads one output of a process, which may be a terminal.
 type pipe struct {
 	i     int
-	f     *os.File
+	fd    int      // what open makes f of
+	f     *os.File // nil before open
 	raw   syscall.RawConn
 	out   *output
 	count *counter
@@ -65,9 +66,38 @@ type pipe struct {
 	term  *terminal     // f is its master; nil for a pipe
 }
 
-func newPipe(i int, f *os.File, out *output, count *counter, done chan struct{}) (*pipe, error) {
-	raw, err := f.SyscallConn()
-	return &pipe{i: i, f: f, raw: raw, out: out, count: count, done: done}, err
+// newPipe makes the pipe of output i and returns its other end, which is for the
+// new process alone.
+func newPipe(i int, p *proc) (*pipe, *os.File, error) {
+	var fds [2]int
+	if err := unix.Pipe2(fds[:], unix.O_CLOEXEC); err != nil {
+		return nil, nil, os.NewSyscallError("pipe2", err)
+	}
+	return &pipe{i: i, fd: fds[0], out: p.out, count: p.count, done: p.done}, os.NewFile(uintptr(fds[1]), "output"), nil
+}
+
+// open makes the pipe ready to be read without a thread that waits. Nobody has
+// to wait for this before a process is started.
+func (p *pipe) open() error {
+	if p.f == nil {
+		// A new pipe has no other flag that could be lost.
+		if _, err := unix.FcntlInt(uintptr(p.fd), unix.F_SETFL, unix.O_NONBLOCK); err != nil {
+			return os.NewSyscallError("fcntl", err)
+		}
+		p.f = os.NewFile(uintptr(p.fd), "output")
+	}
+	var err error
+	p.raw, err = p.f.SyscallConn()
+	return err
+}
+
+// close is for a pipe that is not read.
+func (p *pipe) close() {
+	if p.f == nil {
+		unix.Close(p.fd)
+		return
+	}
+	p.f.Close()
 }
 
 // run copies until the process has ended and what it left in the pipe is read,
@@ -89,8 +119,10 @@ func (p *pipe) run(complete func()) {
 		default:
 		}
 	}
-	<-p.done
-	p.term.hangUp()
+	if p.term != nil {
+		<-p.done
+		p.term.hangUp()
+	}
 	complete()
 }
 

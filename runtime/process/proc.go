@@ -7,6 +7,7 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -30,6 +31,8 @@ type proc struct {
 	term   *terminal     // nil without one
 	count  *counter      // nil without a channel
 	done   chan struct{} // closed once the process was collected
+	left   atomic.Int32  // what has to be over before the command has ended, see complete
+	finish func()
 	ended  chan struct{} // closed once its output is complete too
 
 	oom   killCount // at the memory limit
@@ -43,7 +46,7 @@ type proc struct {
 }
 
 // reap collects the process, which must be dead or about to be, and lets its
-// pipes run dry.
+// pipes run dry. Complete is still to be called.
 func (p *proc) reap() {
 	p.mu.Lock()
 	state, err := p.handle.Wait()
@@ -61,8 +64,50 @@ func (p *proc) reap() {
 	p.in.close()
 }
 
+// complete is called once by each pipe that has nothing more to come and once
+// after reap. The last call ends the command.
+func (p *proc) complete() {
+	if p.left.Add(-1) == 0 {
+		p.finish()
+	}
+}
+
+// wait returns when the process was collected, or after d.
+func (p *proc) wait(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+	case <-timer.C:
+	}
+}
+
+// exitFile is a file that becomes readable when the child pid has died, so that
+// no thread has to wait for it; nil where the kernel or a filter has none
+// (Linux before 5.10, pidfd_open(2)). The child must not have been collected.
+func exitFile(pid int) *os.File {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "pidfd")
+}
+
 // awaitDeath returns when the process is dead and leaves it to be collected.
-func (p *proc) awaitDeath() {
+// It closes exit, which may be nil.
+func (p *proc) awaitDeath(exit *os.File) {
+	if exit != nil {
+		defer exit.Close()
+		if raw, err := exit.SyscallConn(); err == nil {
+			err = raw.Read(func(fd uintptr) bool {
+				ready, _ := readable(fd)
+				return ready
+			})
+			if err == nil {
+				return
+			}
+		}
+	}
 	for {
 		var info unix.Siginfo
 		err := unix.Waitid(unix.P_PID, p.pid, &info, unix.WEXITED|unix.WNOWAIT, nil)
@@ -70,8 +115,7 @@ func (p *proc) awaitDeath() {
 			return
 		}
 		if err == nil {
-			_ = unix.Kill(p.pid, unix.SIGKILL) // as in deadChild
-			time.Sleep(time.Millisecond)
+			time.Sleep(stopPause) // it is being killed, see stopGuard
 		}
 	}
 }

@@ -16,9 +16,12 @@ import (
 // orphans of all others, and hands the statuses of commands to their owners.
 // It looks before it takes: a child is collected by the handle of its command,
 // or by number once it is sure that it is no command.
+//
+// Commands have somebody who waits for each, where the kernel allows it: they
+// come to collect without the way over a signal.
 type reaper struct {
-	starting sync.RWMutex // held for reading from before a fork until the child is known
-	mu       sync.Mutex
+	starting sync.RWMutex  // held for reading from before a fork until the child is known
+	mu       sync.Mutex    // held from looking at a dead child until it is collected
 	known    map[int]*proc // guarded by mu
 
 	chld chan os.Signal
@@ -34,7 +37,7 @@ func newReaper() *reaper {
 		for {
 			select {
 			case <-r.chld:
-				r.collect()
+				r.collectAll()
 			case <-r.quit:
 				return
 			}
@@ -56,44 +59,72 @@ func (r *reaper) add(p *proc) {
 	r.known[p.pid] = p
 }
 
-func (r *reaper) take(pid int) *proc {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	p := r.known[pid]
-	delete(r.known, pid)
-	return p
+// collect collects p, which is dead, unless that has been done.
+func (r *reaper) collect(p *proc) {
+	if r.take(p.pid, p) {
+		p.complete()
+	}
 }
 
-// collect takes all children that are dead now.
-func (r *reaper) collect() {
+// take collects p, which is dead, if it is what is known by this number.
+func (r *reaper) take(pid int, p *proc) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.known[pid] != p {
+		return false
+	}
+	delete(r.known, pid)
+	p.reap()
+	return true
+}
+
+// collectAll takes all children that are dead now.
+func (r *reaper) collectAll() {
 	for {
-		pid := deadChild()
+		pid, p := r.next()
 		if pid <= 0 {
 			return
 		}
-		p := r.take(pid)
 		if p == nil {
 			p = r.stranger(pid)
 		}
 		if p != nil {
-			p.reap()
+			p.complete()
 		}
 	}
 }
 
-// stranger collects a dead child that is no command, or returns the command
-// that it is after all: its start may have been under way when it was seen.
+// next finds a dead child and collects it if it is a command.
+func (r *reaper) next() (pid int, p *proc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pid = deadChild()
+	if p = r.known[pid]; p != nil {
+		delete(r.known, pid)
+		p.reap()
+	}
+	return pid, p
+}
+
+// stranger collects a dead child that is no command, or the command that it is
+// after all, which it returns: its start may have been under way when it was
+// seen.
 func (r *reaper) stranger(pid int) *proc {
 	r.starting.Lock()
 	defer r.starting.Unlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	// A start that failed collects its child itself.
 	if deadChild() != pid {
 		return nil
 	}
-	p := r.take(pid)
+	p := r.known[pid]
 	if p == nil {
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
+		return nil
 	}
+	delete(r.known, pid)
+	p.reap()
 	return p
 }
 

@@ -50,6 +50,10 @@ const (
 
 	// killTimeout bounds how long a kill looks for survivors.
 	killTimeout = 5 * time.Second
+
+	// deadlineGrace is how long the answer waits for the end of a process that is
+	// being killed because of its deadline.
+	deadlineGrace = time.Second
 )
 
 // Options says how a [Service] starts processes. Zero values are usable.
@@ -77,8 +81,10 @@ type Service struct {
 	opts   Options
 	table  *table
 	marker *marker
-	reaper *reaper // nil unless Options.Reap
+	reaper *reaper    // nil unless Options.Reap
+	stops  *stopGuard // nil with Options.Reap
 	serial atomic.Uint64
+	self   string // see ownDescriptors
 
 	// ctx ends with the service; what outlives a request lives under it.
 	ctx    context.Context
@@ -103,10 +109,12 @@ func New(o Options) *Service {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{opts: o, table: newTable(), marker: newMarker(), ignored: make(chan os.Signal, 1)}
+	s := &Service{opts: o, table: newTable(), marker: newMarker(), self: ownDescriptors(), ignored: make(chan os.Signal, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if o.Reap {
 		s.reaper = newReaper()
+	} else {
+		s.stops = newStopGuard(s.table)
 	}
 	s.unignoreSignals()
 	s.keepDescriptors()
@@ -160,6 +168,10 @@ func (s *Service) Shutdown(ctx context.Context) error {
 		s.reaper.close()
 		s.reaper = nil
 	}
+	if s.stops != nil {
+		s.stops.close()
+		s.stops = nil
+	}
 	return err
 }
 
@@ -177,8 +189,27 @@ func (s *Service) leftovers() ([]task, error) {
 	return out, err
 }
 
+// settle waits for starts that are under way: a new process can have told of
+// itself before the table knows it.
+func (s *Service) settle() {
+	s.startMu.Lock()
+	//lint:ignore SA2001 nothing is to be done in here
+	s.startMu.Unlock()
+}
+
+// find is that of the table.
+func (s *Service) find(sel *pb.ProcessSelector, past bool) (*proc, error) {
+	p, err := s.table.find(sel, past)
+	if err != nil {
+		s.settle()
+		p, err = s.table.find(sel, past)
+	}
+	return p, err
+}
+
 // List lists the living processes.
 func (s *Service) List(context.Context, *connect.Request[pb.ListRequest]) (*connect.Response[pb.ListResponse], error) {
+	s.settle()
 	resp := &pb.ListResponse{}
 	for _, p := range s.table.living() {
 		resp.Processes = append(resp.Processes, &pb.ProcessInfo{Config: p.config, Pid: uint32(p.pid), Tag: p.tag})
@@ -233,6 +264,9 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 	})
 	s.afterStream(p, err, req.Header())
 	if err != nil {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			p.wait(deadlineGrace) // so that lists do not show it any more
+		}
 		return err // it may run still
 	}
 	if limit, ok := p.hitLimit(); ok {
@@ -244,7 +278,7 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 // Connect follows a process from the oldest output that is still kept. One that
 // has ended can be connected to for [KeepEnded].
 func (s *Service) Connect(ctx context.Context, req *connect.Request[pb.ConnectRequest], stream *connect.ServerStream[pb.ConnectResponse]) error {
-	p, err := s.table.find(req.Msg.GetProcess(), true)
+	p, err := s.find(req.Msg.GetProcess(), true)
 	if err != nil {
 		return err
 	}
@@ -274,7 +308,7 @@ func keepalive(h http.Header) time.Duration {
 // SendSignal sends SIGKILL to the whole tree of a process and returns when it
 // is gone, or SIGTERM to its process group.
 func (s *Service) SendSignal(ctx context.Context, req *connect.Request[pb.SendSignalRequest]) (*connect.Response[pb.SendSignalResponse], error) {
-	p, err := s.table.find(req.Msg.GetProcess(), false)
+	p, err := s.find(req.Msg.GetProcess(), false)
 	if err != nil {
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 )
 
@@ -49,7 +50,7 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 	// Attached before the start, so nothing is missed.
 	sub := p.out.subscribe()
 	attr := &os.ProcAttr{
-		Dir:   "/proc/self/fd/" + strconv.Itoa(int(l.dir.Fd())),
+		Dir:   l.svc.descriptor(l.dir, l.user),
 		Env:   l.env,
 		Files: ends,
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: p.term != nil, Ctty: 0, Credential: l.user.Credential()},
@@ -67,6 +68,30 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 		return nil, nil, l.startError(name, err)
 	}
 	return p, sub, nil
+}
+
+// descriptor is a path of f for a process that is about to become one of u.
+//
+// Its own number is looked up anew for each process; ours is known to the kernel
+// already. It may only be used by those who are allowed to trace us.
+func (s *Service) descriptor(f *os.File, u *account.User) string {
+	n := strconv.Itoa(int(f.Fd()))
+	if s.self != "" && u.Credential() == nil {
+		if dumpable, err := unix.PrctlRetInt(unix.PR_GET_DUMPABLE, 0, 0, 0, 0); err == nil && dumpable == 1 {
+			return s.self + n
+		}
+	}
+	return "/proc/self/fd/" + n
+}
+
+// ownDescriptors is the folder of /proc that holds our descriptors under our own
+// number; empty where /proc belongs to another pid name space.
+func ownDescriptors() string {
+	pid := strconv.Itoa(os.Getpid())
+	if self, err := os.Readlink("/proc/self"); err != nil || self != pid {
+		return ""
+	}
+	return "/proc/" + pid + "/fd/"
 }
 
 // maxBusy bounds the last pause before a busy program is given up.
@@ -94,9 +119,12 @@ func (l *launch) files(p *proc) (ends []*os.File, closed func(), err error) {
 		ends[0], p.in = r, newInput(w)
 	} else {
 		p.in = newInput(nil)
-		if ends[0], err = os.Open(os.DevNull); err != nil {
-			return nil, closed, err
+		// Past package os, which would try to wait for it.
+		fd, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return nil, closed, &os.PathError{Op: "open", Path: os.DevNull, Err: err}
 		}
+		ends[0] = os.NewFile(uintptr(fd), os.DevNull)
 	}
 	ours = append(ours, ends[0])
 	if l.channel != nil {
@@ -106,17 +134,12 @@ func (l *launch) files(p *proc) (ends []*os.File, closed func(), err error) {
 		ends = append(ends, l.channel, p.count.f)
 	}
 	for i := range outputs {
-		r, w, err := os.Pipe()
+		pipe, w, err := newPipe(i, p)
 		if err != nil {
 			return nil, closed, err
 		}
 		ours = append(ours, w)
 		ends[1+i] = w
-		pipe, err := newPipe(i, r, p.out, p.count, p.done)
-		if err != nil {
-			r.Close()
-			return nil, closed, err
-		}
 		p.pipes = append(p.pipes, pipe)
 	}
 	return ends, closed, nil
@@ -134,12 +157,7 @@ func (l *launch) terminalFiles(p *proc) (ends []*os.File, err error) {
 	p.out.terminal = true
 	p.in = newInput(p.term.master)
 	p.in.lent = true
-	pipe, err := newPipe(stdout, p.term.master, p.out, nil, p.done)
-	if err != nil {
-		return nil, err
-	}
-	pipe.term = p.term
-	p.pipes = append(p.pipes, pipe)
+	p.pipes = append(p.pipes, &pipe{i: stdout, f: p.term.master, out: p.out, done: p.done, term: p.term})
 	return []*os.File{p.term.slave, p.term.slave, p.term.slave}, nil
 }
 
@@ -148,7 +166,7 @@ func (p *proc) closeFiles() {
 		p.in.close()
 	}
 	for _, pipe := range p.pipes {
-		pipe.f.Close()
+		pipe.close()
 	}
 	if p.term != nil {
 		p.term.close()
@@ -214,31 +232,43 @@ func (s *Service) spawn(p *proc, name string, argv []string, attr *os.ProcAttr) 
 		return err
 	}
 	p.pid = p.handle.Pid
-	if s.reaper != nil {
-		s.reaper.add(p)
-	} else {
-		s.wg.Go(func() {
-			p.awaitDeath()
-			p.reap()
-		})
-	}
+	exit := exitFile(p.pid) // before anybody can collect it
 	s.setOOMScore(p.pid)
 	s.table.add(p)
-	complete := make(chan struct{}, len(p.pipes))
+	p.left.Store(int32(len(p.pipes)) + 1)
+	p.finish = func() { s.finish(p) }
 	for _, pipe := range p.pipes {
-		s.wg.Go(func() { pipe.run(func() { complete <- struct{}{} }) })
-	}
-	s.wg.Go(func() {
-		for range p.pipes {
-			<-complete
+		if err := pipe.open(); err != nil {
+			// Only of a descriptor that is none can this be said.
+			panic(err)
 		}
-		<-p.done
-		p.count.close()
-		p.out.finish(p.endEvent())
-		close(p.ended)
-		s.table.ended(p)
-	})
+		s.wg.Go(func() { pipe.run(p.complete) })
+	}
+	switch {
+	case s.reaper == nil:
+		s.wg.Go(func() {
+			p.awaitDeath(exit)
+			p.reap()
+			p.complete()
+		})
+	case exit == nil:
+		s.reaper.add(p)
+	default:
+		s.reaper.add(p)
+		s.wg.Go(func() {
+			p.awaitDeath(exit)
+			s.reaper.collect(p)
+		})
+	}
 	return nil
+}
+
+// finish publishes the end of p: it was collected, and its output is complete.
+func (s *Service) finish(p *proc) {
+	p.count.close()
+	p.out.finish(p.endEvent())
+	close(p.ended)
+	s.table.ended(p)
 }
 
 // setOOMScore makes the kernel prefer commands over us when memory is short.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"io"
 	"os/exec"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,23 +17,39 @@ import (
 )
 
 // BenchmarkCommand compares a command through the server with the same program
-// started directly, in turns, so that both meet the same machine. The metric
-// ratio is what the server costs: 1 would be nothing.
+// started directly, in turns, so that both meet the same machine. Both ways give
+// the status and what was printed on each output. The metric ratio is what the
+// server costs: 1 would be nothing.
 func BenchmarkCommand(b *testing.B) {
+	b.Run("true", func(b *testing.B) { benchCommand(b, "/bin/true") })
+	b.Run("shell", func(b *testing.B) { benchCommand(b, "/bin/sh", "-c", "echo out; echo err >&2") })
+}
+
+func benchCommand(b *testing.B, name string, args ...string) {
+	if _, err := exec.LookPath(name); err != nil {
+		b.Skip(err)
+	}
 	r := newRig(b, nil)
+	req := &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: name, Args: args}, Stdin: new(bool)}
 	direct, served := time.Duration(0), time.Duration(0)
-	stdin := false
 	for b.Loop() {
 		began := time.Now()
-		if err := exec.Command("/bin/true").Run(); err != nil {
+		var stdout, stderr strings.Builder
+		cmd := exec.Command(name, args...)
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		if err := cmd.Run(); err != nil {
 			b.Fatal(err)
 		}
 		middle := time.Now()
-		if _, err := r.run(b.Context(), &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: "/bin/true"}, Stdin: &stdin}); err != nil {
+		res, err := r.run(b.Context(), req)
+		if err != nil {
 			b.Fatal(err)
 		}
 		direct += middle.Sub(began)
 		served += time.Since(middle)
+		if res.stdout != stdout.String() || res.stderr != stderr.String() || res.end.GetExitCode() != 0 {
+			b.Fatalf("got %+v", res)
+		}
 	}
 	b.ReportMetric(float64(served)/float64(direct), "ratio")
 	b.ReportMetric(float64(direct.Microseconds())/float64(b.N), "µs/direct")

@@ -156,7 +156,8 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	}
 	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir, Room: s.opts.Room})
 	mux := http.NewServeMux()
-	mux.Handle(processconnect.NewProcessHandler(s.process, connectOpts...))
+	path, calls := processconnect.NewProcessHandler(s.process, connectOpts...)
+	mux.Handle(path, withTail(calls))
 	mux.Handle(filesystemconnect.NewFilesystemHandler(s.files, connectOpts...))
 	mux.HandleFunc("/health", only(http.MethodGet, health))
 	mux.HandleFunc("/metrics", only(http.MethodGet, s.metrics))

@@ -1,0 +1,69 @@
+//go:build linux
+
+package process
+
+import (
+	"os"
+	"os/signal"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// stopPause is how long a stop may go unseen. Most signals about children tell
+// of an end, which somebody else waits for and which must not be slowed down.
+const stopPause = 20 * time.Millisecond
+
+// stopGuard kills commands that asked us to trace them and then stopped: nobody
+// would let them go on. Where a reaper runs, it does this.
+type stopGuard struct {
+	table *table
+	chld  chan os.Signal
+	quit  chan struct{}
+	wg    sync.WaitGroup
+}
+
+func newStopGuard(t *table) *stopGuard {
+	g := &stopGuard{table: t, chld: make(chan os.Signal, 1), quit: make(chan struct{})}
+	signal.Notify(g.chld, unix.SIGCHLD)
+	g.wg.Go(g.run)
+	return g
+}
+
+func (g *stopGuard) run() {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-g.chld:
+			timer.Reset(stopPause)
+		case <-timer.C:
+			for _, p := range g.table.living() {
+				p.killStopped()
+			}
+		case <-g.quit:
+			return
+		}
+	}
+}
+
+func (g *stopGuard) close() {
+	signal.Stop(g.chld)
+	close(g.quit)
+	g.wg.Wait()
+}
+
+// killStopped kills the process if it is one that we trace and that has stopped.
+func (p *proc) killStopped() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.collected() {
+		return
+	}
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, p.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	if err == nil && siginfoPid(&info) == p.pid && stops(&info) {
+		_ = unix.Kill(p.pid, unix.SIGKILL) // an error means that it is dead by now
+	}
+}

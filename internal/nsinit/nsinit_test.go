@@ -238,17 +238,25 @@ func TestSent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := Program{Config: []byte("nothing"), Calls: []Call{{Name: "write", Nr: syscall.SYS_WRITE, Args: []Arg{Sent(0), Str("sent"), Int(4)}}}}
+	given, err := os.CreateTemp(t.TempDir(), "")
+	if err == nil {
+		_, err = given.WriteAt([]byte("content"), 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := Program{Config: []byte("files"), Files: []File{{"given", SentFile(1)}},
+		Calls: []Call{{Name: "write", Nr: syscall.SYS_WRITE, Args: []Arg{Sent(0), Str("sent"), Int(4)}}, {Name: "close", Nr: syscall.SYS_CLOSE, Args: []Arg{Sent(0)}}}}
 	control, cmd := child(t)
 	b := p.Encode()
-	if err := syscall.Sendmsg(int(control.Fd()), b[:HeaderSize], syscall.UnixRights(int(f.Fd())), nil, 0); err != nil {
+	if err := syscall.Sendmsg(int(control.Fd()), b[:HeaderSize], syscall.UnixRights(int(f.Fd()), int(given.Fd())), nil, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := control.Write(b[HeaderSize:]); err != nil {
 		t.Fatal(err)
 	}
-	if r := reply(t, control); r.Step != "" {
-		t.Error(r)
+	if r := reply(t, control); r.Step != "" || !strings.HasPrefix(string(r.Ready), "content") {
+		t.Errorf("%q %+v", r.Ready, r)
 	}
 	if err := cmd.Wait(); err != nil {
 		t.Error(err)
@@ -346,6 +354,7 @@ func TestMalformed(t *testing.T) {
 		{0x53, 0x4e, 0x49, 0x32, 0xff, 0xff, 0xff, 0x7f},
 		append((&Program{}).Encode()[:4], 4, 0, 0, 0, 1, 2, 3, 4),
 		(&Program{Calls: []Call{{Nr: 1, Args: []Arg{Sent(0)}}}}).Encode(),
+		(&Program{Files: []File{{"never sent", SentFile(0)}}}).Encode(),
 	} {
 		control, cmd := child(t)
 		cmd.Stderr = nil

@@ -111,8 +111,9 @@ type Call struct {
 	ExpectAt int
 }
 
-// A File is a descriptor that stays open, close-on-exec: an inherited one, or
-// with [Opened] one that a call has opened.
+// A File is a descriptor that stays open, close-on-exec: an inherited one, with
+// [Opened] one that a call has opened, or with [SentFile] one that came with the
+// program.
 type File struct {
 	Name string
 	FD   int
@@ -122,7 +123,14 @@ type File struct {
 // close-on-exec.
 func Opened(r int) int { return openedFD | r }
 
-const openedFD = 1 << 24
+// SentFile stands for the descriptor that was sent with the program as number i,
+// from 0.
+func SentFile(i int) int { return sentFD | i }
+
+const (
+	openedFD = 1 << 24
+	sentFD   = 1 << 25
+)
 
 // A Program is what a pid 1 does before it is a sandbox.
 type Program struct {
@@ -253,7 +261,8 @@ func checkProgram(body []byte, fds int) bool {
 	}
 	for n := d.count(maxFiles); n > 0 && !d.bad; n-- {
 		d.bytes()
-		if fd := d.u32(); fd&openedFD != 0 && fd&^openedFD >= maxRegs {
+		switch fd := int(d.u32()); {
+		case fd&openedFD != 0 && fd&^openedFD >= maxRegs, fd&sentFD != 0 && fd&^sentFD >= fds:
 			return false
 		}
 	}

@@ -50,11 +50,14 @@ func (m *machine) run(body []byte) (failed string, errno syscall.Errno) {
 	return all.run()
 }
 
-// resolveFiles replaces registers by what is in them.
+// resolveFiles replaces registers, and numbers of what was sent, by descriptors.
 func (m *machine) resolveFiles() {
 	for i := range m.files {
-		if f := &m.files[i]; f.FD&openedFD != 0 {
+		switch f := &m.files[i]; {
+		case f.FD&openedFD != 0:
 			f.FD = int(m.regs[f.FD&^openedFD])
+		case f.FD&sentFD != 0:
+			f.FD = m.fds[f.FD&^sentFD]
 		}
 	}
 }

@@ -391,6 +391,21 @@ func (p cgroupPlan) onlyFreezer() bool {
 	return len(p.limits) == 1 && p.limits[0] == limitFreezer
 }
 
+// homeDir is the group of p that init is in; empty: it stays where the client is.
+func (p cgroupPlan) homeDir() string {
+	switch {
+	case p.split():
+		return filepath.Join(p.base, "init")
+	case slices.Contains(p.limits, limitIO):
+		// Init reads and writes files for its client. It has one group with
+		// the commands, because groups of version 1 do not add up.
+		return p.base
+	}
+	return ""
+}
+
+func (p cgroupPlan) home() bool { return p.homeDir() != "" }
+
 func (p cgroupPlan) work() string {
 	if p.split() {
 		return filepath.Join(p.base, "work")
@@ -416,31 +431,32 @@ func planDirs(plans []cgroupPlan) []string {
 
 // createCgroups makes the groups of plans and sets their limits. On an error
 // it has removed what it made.
-func createCgroups(plans []cgroupPlan, lim cgroupLimits) (_ *cgroup, err error) {
-	g := &cgroup{dirs: planDirs(plans)}
-	defer func() {
-		if err != nil {
-			g.close()
-			err = errors.Join(&errdefs.Error{Code: "E2000", Op: "create sandbox", Message: "create control group", Err: err},
-				removeCgroups(g.dirs))
-		}
-	}()
-	for _, p := range plans {
-		if err := inFolder(filepath.Dir(p.base), func() error { return p.make(lim) }); err != nil {
-			return nil, err
-		}
-		if p.split() {
-			g.homes = append(g.homes, cgroupHome{filepath.Join(p.base, "init"), p.version})
-		} else if slices.Contains(p.limits, limitIO) {
-			// Init reads and writes files for its client. It has one group with
-			// the commands, because groups of version 1 do not add up.
-			g.homes = append(g.homes, cgroupHome{p.base, p.version})
-		}
-		if err := g.open(p); err != nil {
-			return nil, err
-		}
+func createCgroups(plans []cgroupPlan, lim cgroupLimits) (*cgroup, error) {
+	g := &cgroup{}
+	if err := g.add(plans, lim); err != nil {
+		g.close()
+		return nil, errors.Join(err, removeCgroups(g.dirs))
 	}
 	return g, nil
+}
+
+// add makes the groups of plans, and sets their limits. On an error some of it
+// may have been done.
+func (g *cgroup) add(plans []cgroupPlan, lim cgroupLimits) (err error) {
+	g.dirs = append(g.dirs, planDirs(plans)...)
+	for _, p := range plans {
+		err = inFolder(filepath.Dir(p.base), func() error { return p.make(lim) })
+		if err == nil {
+			err = g.open(p)
+		}
+		if err != nil {
+			return &errdefs.Error{Code: "E2000", Op: "create sandbox", Message: "create control group", Err: err}
+		}
+		if dir := p.homeDir(); dir != "" {
+			g.homes = append(g.homes, cgroupHome{dir, p.version})
+		}
+	}
+	return nil
 }
 
 // open opens what init needs of the groups of p.

@@ -127,6 +127,15 @@ func (e *entry) save(name string, v any) error {
 	return e.dir.write(name, b)
 }
 
+// draft is save in two steps: done, which it returns, makes the file appear.
+func (e *entry) draft(name string, v any) (done func() error, err error) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	return e.dir.draft(name, b)
+}
+
 func (e *entry) load(name string, v any) error {
 	b, err := e.dir.read(name, maxSaved)
 	if err != nil {

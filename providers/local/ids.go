@@ -58,6 +58,23 @@ func checkID(op, id string) error {
 		Message: fmt.Sprintf("no sandbox %q: ids of provider local are %d lower-case letters and digits", id, idLength)}
 }
 
+// freeBlock is a block of user ids that nobody seems to have; leaseBlock would
+// try it first.
+func freeBlock(dir *folder) (int, error) {
+	names, err := dir.names()
+	if err != nil {
+		return 0, err
+	}
+	first := firstBlock(dir)
+	for i := range blockCount {
+		n := (first + i) % blockCount
+		if !slices.Contains(names, leaseName(n)) {
+			return n, nil
+		}
+	}
+	return first, nil // the lease finds out
+}
+
 // leaseBlock takes a free block of user ids, so that processes of two sandboxes
 // never share a user. It returns the number of the block and the locked file
 // that stands for it: whoever holds the file open, holds the block.

@@ -11,12 +11,14 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 // launchSpec is everything that the construction of one sandbox depends on.
-// launch does not keep or change it; the files stay the caller's, who may close
+// launch does not keep it, and only rest changes it; the files stay the caller's, who may close
 // them as soon as launch has returned.
 type launchSpec struct {
 	id      string      // for messages
@@ -52,6 +54,12 @@ type launchSpec struct {
 	log      *os.File // stdout and stderr of init; nil: /dev/null
 	extra    []*os.File
 	config   []byte // opaque; comes out of inside.config
+
+	// rest, unless nil, runs while init starts, and fills in listener, control, log,
+	// extra, config and the block of mapping: init needs them later than its process.
+	rest func() error
+	// meanwhile, unless nil, runs while init builds the sandbox.
+	meanwhile func(*initProc) error
 
 	cpus       int   // for /sys/devices/system/cpu; zero: all
 	nprocLimit int64 // RLIMIT_NPROC; zero: unchanged
@@ -148,24 +156,17 @@ func launchWith(ctx context.Context, s *launchSpec, host *probeResult) (*initPro
 	if err != nil {
 		return nil, err
 	}
-	spec := *s
-	spec.binds, err = statBinds(s.binds)
-	if err != nil {
+	if s.binds, err = statBinds(s.binds); err != nil {
 		return nil, err
 	}
 	exposed, err := exposedView(s.expose, stateTree(s.lock), s.root.foreign())
 	if err != nil {
 		return nil, err
 	}
-	l := &launcher{s: &spec, host: host, exe: exe, exposed: exposed}
+	l := &launcher{s: s, host: host, exe: exe, exposed: exposed}
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, errStartTimeout)
 	defer cancel()
-	p, err := l.start(ctx)
-	if err != nil {
-		return nil, err
-	}
-	p.report = l.report()
-	return p, nil
+	return l.start(ctx)
 }
 
 // startTimeout bounds the time from clone to ready.
@@ -204,7 +205,8 @@ type launcher struct {
 
 	files []*os.File // of the child, by descriptor; nil: /dev/null
 	prog  nsinit.Program
-	trees []*os.File          // sent with the program
+	trees []*os.File          // sent with the program, and after them:
+	late  []*os.File          // not the launcher's to close
 	ids   map[owners]*os.File // user namespaces; made when one is needed
 }
 
@@ -217,15 +219,10 @@ const (
 // give decides what the child starts with.
 func (l *launcher) give(control *os.File) {
 	s := l.s
-	l.files = []*os.File{nil, s.log, s.log, childControl: control, childExe: l.exe.file}
-	l.name(fdListener, s.listener)
-	l.name(fdControl, s.control)
+	l.files = []*os.File{nil, nil, nil, childControl: control, childExe: l.exe.file}
 	l.name(fdLock, s.lock)
 	l.name(fdLifeline, s.lifeline)
 	l.name(fdHandover, s.handover)
-	for i, f := range s.extra {
-		l.name(fdExtra+strconv.Itoa(i), f)
-	}
 }
 
 // name passes f, unless nil, under a name.
@@ -237,16 +234,53 @@ func (l *launcher) name(name string, f *os.File) {
 	l.files = append(l.files, f)
 }
 
-// compile writes the program.
+// compile writes the program, when all that it depends on is there.
 func (l *launcher) compile() error {
-	l.prog.Config = l.s.config
-	p, err := plan(l.s, l.host, l.exposed, l.tree)
+	s := l.s
+	if s.rest != nil {
+		if err := s.rest(); err != nil {
+			return err
+		}
+	}
+	p, err := plan(s, l.host, l.exposed, l.tree)
 	if err != nil {
 		return err
 	}
 	l.prog.Calls = p.calls
 	l.prog.Files = append(l.prog.Files, p.opened...)
+	l.send(fdListener, s.listener)
+	l.send(fdControl, s.control)
+	for i, f := range s.extra {
+		l.send(fdExtra+strconv.Itoa(i), f)
+	}
+	l.logTo(s.log)
+	l.prog.Config = s.config
 	return nil
+}
+
+// logTo makes f, unless nil, where init writes messages from its first call on.
+func (l *launcher) logTo(f *os.File) {
+	if f == nil {
+		return
+	}
+	p := newProgram()
+	fd := nsinit.Sent(len(l.trees) + len(l.late))
+	l.late = append(l.late, f)
+	for to := 1; to <= 2; to++ {
+		p.add("open the log", unix.SYS_DUP3, fd, nsinit.Int(to), nsinit.Int(0))
+	}
+	p.close(fd)
+	l.prog.Calls = append(p.calls, l.prog.Calls...)
+}
+
+// send passes f, unless nil, under a name together with the program. All trees are
+// known by now.
+func (l *launcher) send(name string, f *os.File) {
+	if f == nil {
+		return
+	}
+	l.prog.Files = append(l.prog.Files, nsinit.File{Name: name, FD: nsinit.SentFile(len(l.trees) + len(l.late))})
+	l.late = append(l.late, f)
 }
 
 // tree copies a tree of the host, when this process may. Init itself could not

@@ -295,6 +295,7 @@ func (pl *pool) build(ctx context.Context, t *tree, o *order) (_ *spare, err err
 	if err := b.prepare(ctx); err != nil {
 		return nil, err
 	}
+	b.spec.rest = b.finish
 	if b.proc, err = launch(ctx, b.spec); err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,13 +37,24 @@ func (l *launcher) start(ctx context.Context) (*initProc, error) {
 	}
 	defer ours.Close()
 	l.give(theirs)
+	defer l.closeTrees()
+	compiled := make(chan error, 1)
+	go func() { compiled <- l.compile() }() // all of this while the child starts
 	proc, err := l.clone()
 	theirs.Close()
 	if err != nil {
+		<-compiled
 		return nil, err
 	}
 	p := &initProc{pid: proc.Pid, process: proc}
-	if err := l.release(ctx, p, ours); err != nil {
+	if err = <-compiled; err == nil {
+		err = l.identify(ctx, p)
+	}
+	if err == nil {
+		p.report = l.report()
+		err = l.release(ctx, p, ours)
+	}
+	if err != nil {
 		proc.Kill()
 		proc.Wait()
 		return nil, err
@@ -96,24 +108,28 @@ func (l *launcher) clone() (*os.Process, error) {
 	return p, nil
 }
 
-// release gives the child its ids and its program, and waits for what it says.
-func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixConn) error {
-	stop := context.AfterFunc(ctx, func() { control.Close() })
-	defer stop()
-	var err error
+// identify maps the ids of the child and notes when it was started.
+func (l *launcher) identify(ctx context.Context, p *initProc) (err error) {
 	if p.startTime, err = processStart(p.pid); err != nil {
 		return errdefs.Wrap("E2000", "create sandbox", "look at its init", err)
 	}
 	if err := l.s.mapping.apply(ctx, p.pid); err != nil {
 		return l.host.explain(stepMap, errnoOf(err), err)
 	}
-	// All of this while the child's runtime starts.
-	defer l.closeTrees()
-	if err := l.compile(); err != nil {
-		return err
-	}
-	if err := l.send(control); err != nil {
+	return nil
+}
+
+// release gives the child its program, and waits for what it says.
+func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixConn) error {
+	stop := context.AfterFunc(ctx, func() { control.Close() })
+	defer stop()
+	if err := l.sendProgram(control); err != nil {
 		return l.lost(ctx, p, err)
+	}
+	if l.s.meanwhile != nil {
+		if err := l.s.meanwhile(p); err != nil {
+			return err
+		}
 	}
 	r, listeners, err := readReply(control)
 	if err != nil {
@@ -133,15 +149,15 @@ func (l *launcher) release(ctx context.Context, p *initProc, control *net.UnixCo
 	return nil
 }
 
-// send sends the program, with the trees on its header.
-func (l *launcher) send(control *net.UnixConn) error {
+// sendProgram sends the program, with the trees and files on its header.
+func (l *launcher) sendProgram(control *net.UnixConn) error {
 	b := l.prog.Encode()
 	if len(b) > nsinit.MaxProgram {
 		return errors.New("the program is too long")
 	}
-	fds := make([]int, len(l.trees))
-	for i, f := range l.trees {
-		fds[i] = int(f.Fd())
+	var fds []int
+	for _, f := range slices.Concat(l.trees, l.late) {
+		fds = append(fds, int(f.Fd()))
 	}
 	var oob []byte
 	if len(fds) > 0 {

@@ -327,22 +327,36 @@ func (d *folder) read(name string, limit int64) ([]byte, error) {
 // write replaces the file name as a whole: readers see the old or the new
 // content. It does not survive a power failure, and need not: no sandbox does.
 func (d *folder) write(name string, content []byte) error {
+	done, err := d.draft(name, content)
+	if err != nil {
+		return err
+	}
+	return done()
+}
+
+// draft is write in two steps: done, which it returns, puts the content in its
+// place. When done is not called a file with another name is left.
+func (d *folder) draft(name string, content []byte) (done func() error, err error) {
 	tmp := "." + name + "." + strconv.Itoa(os.Getpid()) + "." + randomText(8)
 	f, err := d.open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	_, err = f.Write(content)
 	if cerr := f.Close(); err == nil {
 		err = cerr
 	}
-	if err == nil {
-		err = unix.Renameat(d.fd(), tmp, d.fd(), name)
-	}
 	if err != nil {
 		d.remove(tmp)
+		return nil, err
 	}
-	return err
+	return func() error {
+		err := unix.Renameat(d.fd(), tmp, d.fd(), name)
+		if err != nil {
+			d.remove(tmp)
+		}
+		return err
+	}, nil
 }
 
 func (d *folder) remove(name string) error { return unix.Unlinkat(d.fd(), name, 0) }

@@ -65,7 +65,7 @@ var rules = []rule{
 	{pkg: "internal/acceptance/...", project: []string{"sandboxfn", "sandboxfn/validate", "internal/acceptance/..."}},
 	{pkg: "providers", project: []string{errdefs}},
 	{pkg: "providers/local", project: []string{
-		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/version", "internal/envd", "internal/netrule",
+		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/version", "internal/envd", "internal/netrule", "templates/model",
 	}, foreign: []string{xsys, "golang.org/x/net/dns/dnsmessage"}},
 	{pkg: "providers/local/image", project: []string{"providers/local", errdefs, "internal/version"}, foreign: []string{"github.com/google/go-containerregistry"}},
 	{pkg: "providers/e2b", project: []string{"providers", errdefs, "internal/api", "internal/envd", "internal/netrule", "internal/redact", "internal/version"}},
@@ -78,10 +78,13 @@ var rules = []rule{
 	{pkg: "sandboxfn/sandboxtest", project: []string{"sandboxfn", errdefs, "sandboxfn/worker", "internal/frame", "internal/envelope", "internal/artifact"}, foreign: []string{xsys}},
 	{pkg: "sandboxfn", project: []string{
 		errdefs, "sandboxfn/worker", "providers", "providers/local", "providers/e2b", "providers/fc",
-		"internal/config", "internal/netrule", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/version",
+		"internal/config", "internal/netrule", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/version", "templates/model",
 	}, foreign: []string{connect, protobuf, "github.com/klauspost/compress"}},
-	{pkg: "runtime/cmd/...", project: []string{"providers", "providers/local", "runtime/...", errdefs, "internal/version", "internal/gateway"}},
-	{pkg: "runtime/...", project: []string{errdefs, "internal/pb/...", "internal/version", "runtime/..."}, foreign: []string{connect, protobuf, xsys, "github.com/creack/pty"}},
+	{pkg: "templates/model"},
+	{pkg: "runtime/cmd/...", project: []string{"providers", "providers/local", "runtime/...", errdefs, "internal/version", "internal/gateway", "templates/model"}},
+	{pkg: "runtime/...", project: []string{errdefs, "internal/pb/...", "internal/version", "runtime/...", "templates/model"}, foreign: []string{
+		connect, protobuf, xsys, "github.com/creack/pty", "github.com/gorilla/mux", "github.com/coder/websocket",
+	}},
 	{pkg: "gen/directive", project: []string{"internal/netrule"}, foreign: []string{"github.com/go-playground/validator/v10"}},
 	// dep.go is never built; it names what generated code imports, so that a module with the tool has the sums of it.
 	{pkg: "gen/cmd/sandboxgen", project: []string{"gen", "gen/directive", "internal/version", "sandboxfn", "sandboxfn/validate"}},

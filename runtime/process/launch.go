@@ -30,8 +30,9 @@ type launch struct {
 	user     *account.User
 	config   *pb.ProcessConfig
 	stdin    bool
-	channel  *os.File // passed as descriptor 3; may be nil
-	terminal *pb.PTY  // in place of pipes; may be nil
+	channel  *os.File   // passed as descriptor 3; may be nil
+	extra    []*os.File // passed from descriptor 3 on, without a channel
+	terminal *pb.PTY    // in place of pipes; may be nil
 
 	env  []string
 	path string // PATH of the command

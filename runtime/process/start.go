@@ -127,6 +127,7 @@ func (l *launch) files(p *proc) (ends []*os.File, closed func(), err error) {
 		ends[0] = os.NewFile(uintptr(fd), os.DevNull)
 	}
 	ours = append(ours, ends[0])
+	ends = append(ends, l.extra...)
 	if l.channel != nil {
 		if p.count, err = newCounter(); err != nil {
 			return nil, closed, err

@@ -22,6 +22,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/runtime/filesystem"
 	"github.com/agent-sandbox/sandbox-go/runtime/process"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 // Limits on what a client may send, and on how long it may take.
@@ -61,8 +62,11 @@ type Options struct {
 	// Usage measures the sandbox for GET /metrics; nil: what /proc and the control
 	// group that is to be seen say. It may be called concurrently.
 	Usage           func() Usage
-	CommandOOMScore int          // oom_score_adj of commands
-	Logger          *slog.Logger // nil discards
+	CommandOOMScore int // oom_score_adj of commands
+	// Template is what the sandbox was made from; nil: nothing was said. The server
+	// keeps it and does not change it.
+	Template *model.Template
+	Logger   *slog.Logger // nil discards
 }
 
 // Server is the runtime of one sandbox.

@@ -126,7 +126,7 @@ func check(t testing.TB, errs ...error) {
 func write(p, content string) error { return os.WriteFile(p, []byte(content), 0o644) }
 
 // model is what a client knows that only listens: the names that are there.
-func model(events []string) []string {
+func eventModel(events []string) []string {
 	names := map[string]bool{}
 	for _, e := range events {
 		kind, name, _ := strings.Cut(e, " ")
@@ -171,7 +171,7 @@ func TestWatchTree(t *testing.T) {
 	}
 	check(t, write(dir+"/last", "x"))
 	w.expect(t, "WRITE last")
-	if got, want := model(w.all()), tree(t, dir); !slices.Equal(got, want) {
+	if got, want := eventModel(w.all()), tree(t, dir); !slices.Equal(got, want) {
 		t.Errorf("the events tell of %d names, there are %d", len(got), len(want))
 	}
 	for i := 0; i < 10_000; i += 100 {
@@ -216,7 +216,7 @@ func TestWatchUnderLoad(t *testing.T) {
 	wg.Wait()
 	check(t, write(dir+"/last", "x"))
 	w.expect(t, "WRITE last")
-	if got, want := model(w.all()), tree(t, dir); !slices.Equal(got, want) {
+	if got, want := eventModel(w.all()), tree(t, dir); !slices.Equal(got, want) {
 		t.Errorf("the events tell of\n%q, there are\n%q", got, want)
 	}
 }

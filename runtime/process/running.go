@@ -1,0 +1,193 @@
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+
+	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
+
+	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+)
+
+// Running is a process followed by code of the runtime itself, such as the HTTP
+// API: it passes the same checks and is found in the same lists as one that was
+// started over the process protocol. Next is for one goroutine; the other
+// methods are safe for concurrent use.
+type Running struct {
+	svc *Service
+	p   *proc
+	sub *subscription
+}
+
+// Begin starts a process as the user of ctx. It outlives ctx and the Running.
+// Extra files are the process's descriptors 3 and following; they stay the
+// caller's. Errors are those of the protocol; a program that is not there is
+// E3007.
+func (s *Service) Begin(ctx context.Context, req *pb.StartRequest, extra ...*os.File) (*Running, error) {
+	if ctx.Err() != nil {
+		return nil, ended(ctx)
+	}
+	l := &launch{
+		svc: s, user: account.FromContext(ctx), config: req.GetProcess(), extra: extra,
+		stdin: req.Stdin == nil || req.GetStdin(), terminal: req.GetPty(),
+	}
+	defer l.close()
+	if l.config == nil {
+		l.config = &pb.ProcessConfig{}
+	}
+	if err := l.prepare(); err != nil {
+		return nil, err
+	}
+	p, sub, err := l.start(req.Tag)
+	if bad := (*notRunnable)(nil); errors.As(err, &bad) {
+		return nil, fault.New(connect.CodeNotFound, "E3007", "%s", bad.text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &Running{svc: s, p: p, sub: sub}, nil
+}
+
+// Follow follows a process from the oldest output that is still kept, as
+// [Service.Connect] does.
+func (s *Service) Follow(sel *pb.ProcessSelector) (*Running, error) {
+	p, err := s.find(sel, true)
+	if err != nil {
+		return nil, err
+	}
+	return &Running{svc: s, p: p, sub: p.out.subscribe()}, nil
+}
+
+// Pid is the number of the process.
+func (r *Running) Pid() int { return r.p.pid }
+
+// Done is closed when the process has ended and its output is complete.
+func (r *Running) Done() <-chan struct{} { return r.p.ended }
+
+// End says how it ended; nil before Done is closed.
+func (r *Running) End() *pb.ProcessEvent_EndEvent {
+	select {
+	case <-r.p.ended:
+		return r.p.endEvent()
+	default:
+		return nil
+	}
+}
+
+// Next waits for what comes next: output, and last an end event. After that, and
+// after Close, it returns io.EOF.
+func (r *Running) Next(ctx context.Context) (*pb.ProcessEvent, error) {
+	if r.sub == nil {
+		return nil, io.EOF
+	}
+	for {
+		var e *pb.ProcessEvent
+		sent, end, err := sendNext(r.sub, func(data *pb.ProcessEvent) error {
+			e = cloneData(data)
+			return nil
+		})
+		switch {
+		case err != nil:
+			return nil, err
+		case sent:
+			return e, nil
+		case end != nil:
+			r.detach()
+			return &pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: end}}, nil
+		}
+		select {
+		case <-r.sub.wake:
+		case <-ctx.Done():
+			return nil, ended(ctx)
+		case <-r.svc.ctx.Done():
+			return nil, fault.New(connect.CodeUnavailable, "", "server is shutting down")
+		}
+	}
+}
+
+// cloneData copies what lies in a buffer that is used again.
+func cloneData(e *pb.ProcessEvent) *pb.ProcessEvent {
+	d := e.GetData()
+	switch o := d.GetOutput().(type) {
+	case *pb.ProcessEvent_DataEvent_Stdout:
+		o.Stdout = append([]byte(nil), o.Stdout...)
+	case *pb.ProcessEvent_DataEvent_Stderr:
+		o.Stderr = append([]byte(nil), o.Stderr...)
+	case *pb.ProcessEvent_DataEvent_Pty:
+		o.Pty = append([]byte(nil), o.Pty...)
+	}
+	return e
+}
+
+// Write writes to the standard input or the terminal and returns once the process
+// has taken all of b.
+func (r *Running) Write(ctx context.Context, b []byte) error {
+	in := &pb.ProcessInput{Input: &pb.ProcessInput_Stdin{Stdin: b}}
+	if r.p.term != nil {
+		in.Input = &pb.ProcessInput_Pty{Pty: b}
+	}
+	return r.p.write(ctx, in)
+}
+
+// CloseInput ends the standard input. A terminal has no such end.
+func (r *Running) CloseInput(ctx context.Context) error {
+	if r.p.term != nil {
+		return nil
+	}
+	if err := r.p.in.end(ctx); err != nil {
+		return inputError(ctx, "stdin", err)
+	}
+	return nil
+}
+
+// Resize sets the size of the terminal.
+func (r *Running) Resize(size *pb.PTY_Size) error {
+	if r.p.term == nil {
+		return fault.New(connect.CodeInternal, "E3011", "error resizing tty: this process has no terminal")
+	}
+	if err := r.p.term.resize(size); errors.Is(err, errTerminalEnded) {
+		return gone(r.p)
+	} else {
+		return err
+	}
+}
+
+// Signal signals the process, or with group its process group.
+func (r *Running) Signal(sig unix.Signal, group bool) error {
+	send := r.p.signal
+	if group {
+		send = r.p.signalGroup
+	}
+	if err := send(sig); errors.Is(err, errGone) {
+		return gone(r.p)
+	} else {
+		return err
+	}
+}
+
+// Kill ends the whole tree and returns when it is gone; one that has ended is no
+// error.
+func (r *Running) Kill(ctx context.Context) error {
+	if err := r.svc.kill(ctx, r.p); !errors.Is(err, errGone) {
+		return err
+	}
+	return nil
+}
+
+// Close stops following. The process goes on, and is not held back any more by
+// output that nobody reads. It is not to be called together with Next.
+func (r *Running) Close() { r.detach() }
+
+func (r *Running) detach() {
+	if r.sub != nil {
+		r.sub.close()
+		r.sub = nil
+	}
+}

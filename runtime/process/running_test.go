@@ -1,0 +1,123 @@
+//go:build linux
+
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"strings"
+	"testing"
+
+	"connectrpc.com/connect"
+
+	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
+)
+
+func testUser(t *testing.T) context.Context {
+	t.Helper()
+	u, err := account.NewBook("", false).Lookup("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return account.NewContext(t.Context(), u)
+}
+
+// read reads to the end.
+func (r *Running) read(t *testing.T) (stdout, stderr, pty string, end *pb.ProcessEvent_EndEvent) {
+	t.Helper()
+	for {
+		e, err := r.Next(t.Context())
+		if err == io.EOF {
+			return stdout, stderr, pty, end
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		stdout += string(e.GetData().GetStdout())
+		stderr += string(e.GetData().GetStderr())
+		pty += string(e.GetData().GetPty())
+		if e.GetEnd() != nil {
+			end = e.GetEnd()
+		}
+	}
+}
+
+func shell(script string) *pb.StartRequest {
+	return &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: "/bin/sh", Args: []string{"-c", script}}}
+}
+
+func TestRunning(t *testing.T) {
+	s := New(Options{})
+	defer s.Shutdown(t.Context())
+	ctx := testUser(t)
+	extra, other, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer extra.Close()
+	r, err := s.Begin(ctx, shell("read x; echo got $x; echo bad >&2; echo side >&3; exit 4"), other)
+	other.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	if err := r.Write(ctx, []byte("line\n")); err != nil {
+		t.Fatal(err)
+	}
+	late, err := s.Follow(&pb.ProcessSelector{Selector: &pb.ProcessSelector_Pid{Pid: uint32(r.Pid())}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*Running{r, late} {
+		stdout, stderr, _, end := r.read(t)
+		if stdout != "got line\n" || stderr != "bad\n" || end.GetExitCode() != 4 || r.End().GetExitCode() != 4 {
+			t.Errorf("got %q, %q, %v", stdout, stderr, end)
+		}
+	}
+	if side, err := io.ReadAll(extra); string(side) != "side\n" || err != nil {
+		t.Errorf("descriptor 3: %q, %v", side, err)
+	}
+}
+
+func TestRunningTerminalAndKill(t *testing.T) {
+	s := New(Options{})
+	defer s.Shutdown(t.Context())
+	ctx := testUser(t)
+	req := shell("stty size; sleep 100 & wait")
+	req.Pty = &pb.PTY{Size: &pb.PTY_Size{Cols: 33, Rows: 7}}
+	r, err := s.Begin(ctx, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, err := r.Next(t.Context())
+	if err != nil || !strings.Contains(string(e.GetData().GetPty()), "7 33") {
+		t.Fatalf("got %v, %v", e, err)
+	}
+	if err := r.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, _, end := r.read(t); end.GetStatus() != "signal: killed" {
+		t.Errorf("got %v", end)
+	}
+	if err := r.Kill(t.Context()); err != nil {
+		t.Errorf("again: %v", err)
+	}
+}
+
+func TestBeginRefuses(t *testing.T) {
+	s := New(Options{})
+	defer s.Shutdown(t.Context())
+	ctx := testUser(t)
+	var coded *connect.Error
+	if _, err := s.Begin(ctx, &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: "no-such-program"}}); !errors.As(err, &coded) || coded.Code() != connect.CodeNotFound {
+		t.Errorf("got %v", err)
+	}
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := s.Begin(over, shell("true")); err == nil {
+		t.Error("started for a request that is over")
+	}
+}

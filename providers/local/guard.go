@@ -115,9 +115,8 @@ func guardInit(in *inside, l *life, conf serveConfig) error {
 		return err
 	}
 	l.guard = g
-	in.onSpawner(func() { err = setThreadName(spawnComm) })
 	in.spawn = g.spawner(in.spawn)
-	return err
+	return nil
 }
 
 // setThreadName names the thread, and so the children that it starts.

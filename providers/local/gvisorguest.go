@@ -37,10 +37,7 @@ func serveGuest(in *inside, conf serveConfig, log *slog.Logger) error {
 	}
 	endless := &life{deadline: math.MaxInt64}
 	go serveControl(requests, &controller{token: conf.Token, life: endless, pause: pause, usage: &usageMeter{}, log: log})
-	spawn, err := groupSpawner(in, groups)
-	if err != nil {
-		return err
-	}
+	spawn := groupSpawner(in, groups)
 	opts := runtimeOptions(in, conf, pause, spawn, groups, nil, log)
 	opts.CommandOOMScore = 0 // its kernel ends nobody for want of memory
 	srv, err := server.New(opts)
@@ -54,6 +51,7 @@ func serveGuest(in *inside, conf serveConfig, log *slog.Logger) error {
 	if err := in.ready(nil); err != nil {
 		return err
 	}
+	in.settle()
 	err = srv.Serve(l)
 	runtime.KeepAlive(in)
 	return err

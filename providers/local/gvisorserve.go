@@ -75,11 +75,7 @@ func superviseGuest(in *inside, conf serveConfig, log *slog.Logger) error {
 	go life.run()
 	go life.follow(in.lifeline, conf.Detached)
 
-	spawn, err := groupSpawner(in, groups)
-	if err != nil {
-		return err
-	}
-	g, err := startGuest(conf.GVisor, spawn)
+	g, err := startGuest(conf.GVisor, groupSpawner(in, groups))
 	if err != nil {
 		return errors.Join(err, refuseGuest(in, err))
 	}
@@ -101,6 +97,7 @@ func superviseGuest(in *inside, conf serveConfig, log *slog.Logger) error {
 	if err := in.ready(answerOf(guestAnswer{})); err != nil {
 		return err
 	}
+	in.settle()
 	err = g.wait()
 	if conf.SampleMemory == 0 { // a control group limits memory
 		if kills := memoryKills(groups, conf, log); kills != nil && kills() > 0 {

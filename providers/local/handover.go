@@ -51,6 +51,7 @@ func (in *inside) awaitPurpose(conf *serveConfig) error {
 	if err := rehearse(*conf); err != nil {
 		return fmt.Errorf("rehearse: %w", err)
 	}
+	in.settle()
 	if err := in.ready(nil); err != nil {
 		return err
 	}
@@ -90,6 +91,7 @@ func rehearse(conf serveConfig) error {
 	if err != nil {
 		return err
 	}
+	srv.Prepare()
 	l := &oneConn{conn: theirs, done: make(chan struct{})}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()

@@ -4,7 +4,6 @@ package local
 
 import (
 	"encoding/json"
-	"fmt"
 	"os"
 	"runtime"
 	"strconv"
@@ -36,8 +35,7 @@ const (
 	fdScratch  = "scratch"
 )
 
-// takeOver turns what the construction left into what serveMain needs. A
-// failure here means that a protection is missing, so it ends the sandbox.
+// takeOver turns what the construction left into what serveMain needs.
 func takeOver() *inside {
 	in := &inside{
 		config:   nsinit.Config(),
@@ -48,7 +46,7 @@ func takeOver() *inside {
 		files:    inherited(fdFiles),
 		scratch:  inherited(fdScratch),
 		handover: inherited(fdHandover),
-		ready:    ready,
+		ready:    nsinit.Ready,
 	}
 	for i := 0; ; i++ {
 		f := inherited(fdExtra + strconv.Itoa(i))
@@ -57,12 +55,14 @@ func takeOver() *inside {
 		}
 		in.extra = append(in.extra, f)
 	}
-	s, err := newSpawner(func() error { return restrictSpawner(in.config) })
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "sandbox: the thread that starts commands cannot be restricted:", err)
-		os.Exit(1)
+	s := newSpawner()
+	s.before(func() error { return restrictSpawner(in.config) })
+	s.before(func() error { return setThreadName(spawnComm) }) // by which the guard knows its children
+	in.spawn, in.onSpawner = s.spawn, s.before
+	in.settle = func() {
+		s.start()
+		runtime.SetDefaultGOMAXPROCS()
 	}
-	in.spawn, in.onSpawner = s.spawn, s.run
 	in.canSwitchUser = os.Geteuid() == 0
 	return in
 }
@@ -79,14 +79,6 @@ func restrictSpawner(config []byte) error {
 		return nil // it starts runsc, which has to mount
 	}
 	return restrictThread(c.Writable)
-}
-
-// ready answers the client, and then lets the runtime use all processors: one
-// is enough, and cheaper, until here.
-func ready(payload []byte) error {
-	err := nsinit.Ready(payload)
-	runtime.SetDefaultGOMAXPROCS()
-	return err
 }
 
 func inherited(name string) *os.File {

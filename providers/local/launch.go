@@ -128,8 +128,13 @@ type inside struct {
 	// set and the Landlock domain of commands. It is a process.Spawner.
 	spawn func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error)
 
-	// onSpawner runs f on that thread: to move it to the commands' control group.
-	onSpawner func(f func())
+	// onSpawner has f run on that thread before it starts anything: to move it to the
+	// commands' control group, say. Where f fails the sandbox ends.
+	onSpawner func(f func() error)
+
+	// settle makes that thread, which otherwise the first start does, and lets the
+	// runtime use all processors: until the sandbox answers one is enough, and cheaper.
+	settle func()
 
 	canSwitchUser bool // false: only user runs commands
 

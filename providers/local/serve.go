@@ -99,10 +99,7 @@ func serveInside(in *inside, log *slog.Logger) error {
 		return err
 	}
 	pause := &pauser{freezer: frost}
-	spawn, err := groupSpawner(in, groups)
-	if err != nil {
-		return err
-	}
+	spawn := groupSpawner(in, groups)
 	if in.handover != nil {
 		if err := in.awaitPurpose(&conf); err != nil {
 			return err
@@ -150,6 +147,10 @@ func serveInside(in *inside, log *slog.Logger) error {
 		if err := in.ready(nil); err != nil {
 			return err
 		}
+		go func() { // beside the first answer
+			in.settle()
+			srv.Prepare()
+		}()
 	}
 	err = srv.Serve(l)
 	// A file that is collected is closed: the lock and the lease, which say that
@@ -268,23 +269,20 @@ func peerUser(c *net.UnixConn) (uint32, error) {
 }
 
 // groupSpawner makes commands start in, or move to, their control groups.
-func groupSpawner(in *inside, groups map[string][]*os.File) (process.Spawner, error) {
-	var err error
-	in.onSpawner(func() {
+func groupSpawner(in *inside, groups map[string][]*os.File) process.Spawner {
+	in.onSpawner(func() error {
 		for _, f := range groups[groupTask] {
-			if err == nil {
-				err = writePid(f, 0)
+			if err := writePid(f, 0); err != nil {
+				return fmt.Errorf("move it into its control group: %w", err)
 			}
 		}
+		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("move the thread that starts commands into its control group: %w", err)
-	}
 	work, rest := groups[groupWork], groups[groupInit]
 	if len(work) == 0 {
 		return func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
 			return in.spawn(name, argv, attr) // what it is now: the guard may have come later
-		}, nil
+		}
 	}
 	return func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
 		p, err := in.spawn(name, argv, attr)
@@ -298,7 +296,7 @@ func groupSpawner(in *inside, groups map[string][]*os.File) (process.Spawner, er
 			}
 		}
 		return p, nil
-	}, nil
+	}
 }
 
 func wait(p *os.Process) error {

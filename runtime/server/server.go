@@ -78,6 +78,7 @@ type Server struct {
 	tunnels  *tunnels
 	meter    meter
 	http     *http.Server
+	prepare  []func() // see later
 }
 
 // New returns a server that does not listen yet. It is closed by default: an
@@ -160,9 +161,14 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	}
 	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir, Room: s.opts.Room})
 	mux := http.NewServeMux()
-	path, calls := processconnect.NewProcessHandler(s.process, connectOpts...)
-	mux.Handle(path, withTail(calls))
-	mux.Handle(filesystemconnect.NewFilesystemHandler(s.files, connectOpts...))
+	mux.Handle("/"+processconnect.ProcessName+"/", s.later(func() http.Handler {
+		_, calls := processconnect.NewProcessHandler(s.process, connectOpts...)
+		return withTail(calls)
+	}))
+	mux.Handle("/"+filesystemconnect.FilesystemName+"/", s.later(func() http.Handler {
+		_, calls := filesystemconnect.NewFilesystemHandler(s.files, connectOpts...)
+		return calls
+	}))
 	mux.HandleFunc("/health", only(http.MethodGet, health))
 	mux.HandleFunc("/metrics", only(http.MethodGet, s.metrics))
 	mux.HandleFunc("/envs", only(http.MethodGet, s.envs))

@@ -24,12 +24,15 @@ type Template struct {
 	Tags        []string `json:"tags,omitempty"`
 	Category    string   `json:"category,omitempty"`
 
-	Base        Base               `json:"base,omitzero"`
-	Build       []Step             `json:"build,omitempty"`
+	Base         Base   `json:"base,omitzero"`
+	Build        []Step `json:"build,omitempty"`
+	BuildNetwork string `json:"build_network,omitempty"` // of build steps, as Network; empty: the builder's default
+	Dockerfile   string `json:"dockerfile,omitempty"`    // text of the folder's own; where set, Base and Build are not used
+
 	Env         map[string]string  `json:"env,omitempty"`
 	Ports       []int              `json:"ports,omitempty"`
 	Public      bool               `json:"public,omitempty"`
-	Network     string             `json:"network,omitempty"` // as the option of the same name
+	Network     string             `json:"network,omitempty"` // as the option of the same name: a word, or rules between commas
 	Resources   Resources          `json:"resources,omitzero"`
 	Persistent  bool               `json:"persistent,omitempty"`
 	Workdir     string             `json:"workdir,omitempty"`

@@ -135,6 +135,7 @@ func (o *CreateOptions) request(c *Client, caps providers.Capabilities, provider
 	check.text("Image", v.Image)
 	check.text("Snapshot", v.Snapshot)
 	check.root(v)
+	v.Isolation = check.leastIsolation(v.Isolation, c.cfg.Text("isolation"), caps, provider)
 	if !isGPU(v.GPU) {
 		check.fail("GPU " + quoted(v.GPU) + " is not TYPE or TYPE:COUNT")
 	}
@@ -236,6 +237,26 @@ func (c *optionCheck) onlyOne(v CreateOptions) {
 	if len(set) > 1 {
 		c.fail(strings.Join(set, " and ") + " exclude each other")
 	}
+}
+
+// isolations are what can stand between a sandbox and its host, the weakest first.
+var isolations = []string{"", "container", "gvisor", "microvm"}
+
+// leastIsolation is what to ask a provider for, so that it is neither less than
+// what was asked for nor than the setting.
+func (c *optionCheck) leastIsolation(asked, least string, caps providers.Capabilities, provider string) string {
+	if slices.Index(isolations, asked) >= slices.Index(isolations, least) {
+		return asked
+	}
+	switch {
+	case caps.Set[providers.CapContainer]:
+		return least
+	case least == "container":
+		return asked // no provider isolates less
+	}
+	c.fail("the setting isolation asks for " + least + ", and provider " + provider + " does not say what stands between its sandboxes and their host")
+	c.suggestion = "name another provider, or unset SANDBOX_ISOLATION"
+	return asked
 }
 
 // root checks what concerns the file tree and the isolation.

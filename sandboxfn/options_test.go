@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/fstest"
 	"time"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
 )
 
 func TestOptionsOverride(t *testing.T) {
@@ -149,5 +151,28 @@ func TestPoolKey(t *testing.T) {
 	t.Setenv("POOL_KEY_TEST", "other")
 	if key(Options{Secrets: map[string]string{"A": "POOL_KEY_TEST"}}) == first {
 		t.Error("another value has the same pool")
+	}
+}
+
+// The setting asks for the least, an option for more.
+func TestLeastIsolation(t *testing.T) {
+	chooses := providers.Capabilities{Set: map[providers.Capability]bool{providers.CapContainer: true}}
+	for _, c := range []struct {
+		asked, least, want string
+		caps               providers.Capabilities
+		refused            bool
+	}{
+		{"", "", "", chooses, false},
+		{"gvisor", "", "gvisor", chooses, false},
+		{"", "gvisor", "gvisor", chooses, false},
+		{"container", "gvisor", "gvisor", chooses, false},
+		{"gvisor", "container", "gvisor", chooses, false},
+		{"", "container", "", providers.Capabilities{}, false},
+		{"", "gvisor", "", providers.Capabilities{}, true},
+	} {
+		var check optionCheck
+		if got := check.leastIsolation(c.asked, c.least, c.caps, "e2b"); got != c.want || (check.problem != "") != c.refused {
+			t.Errorf("asked %q, least %q: %q, %q", c.asked, c.least, got, check.problem)
+		}
 	}
 }

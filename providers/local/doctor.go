@@ -253,7 +253,28 @@ func (d *diagnosis) locks() {
 // into one process: each takes about five.
 const fewFiles = 1024
 
-func (d *diagnosis) engines(context.Context) {
+// gvisor runs a guest, where runsc is installed.
+func (d *diagnosis) gvisor(ctx context.Context) {
+	path, err := findRunsc()
+	if err == nil {
+		err = d.p.proveGVisor(ctx, path)
+	}
+	if err == nil {
+		d.ok("gvisor", "a guest of "+path+" was started and has proved that it is one")
+		return
+	}
+	// Nothing that was not asked for is missing.
+	detail, remedy := err.Error(), ""
+	if ie, ok := errors.AsType[*IsolationError](err); ok {
+		remedy = ie.Remedy
+	} else if e, ok := errors.AsType[*errdefs.Error](err); ok {
+		detail, remedy = e.Message, e.Hint()
+	}
+	d.info("gvisor", detail, remedy)
+}
+
+func (d *diagnosis) engines(ctx context.Context) {
+	d.gvisor(ctx)
 	var n unix.Rlimit
 	if unix.Getrlimit(unix.RLIMIT_NOFILE, &n) == nil && n.Cur < fewFiles {
 		d.info("open_files", fmt.Sprintf("this process may have %d open files; a sandbox takes about five", n.Cur), fmt.Sprintf("ulimit -n %d", fewFiles))

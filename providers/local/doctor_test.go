@@ -63,10 +63,13 @@ func TestDiagnose(t *testing.T) {
 			t.Errorf("incomplete: %+v", f)
 		}
 	}
-	for _, what := range []string{"isolation", "seccomp", "users", "memory", "pids", "cpu", "io", "freezer", "root", "overlay", "scratch", "landlock", "executable", "debug", "network", "disk", "state"} {
+	for _, what := range []string{"isolation", "seccomp", "users", "memory", "pids", "cpu", "io", "freezer", "root", "overlay", "scratch", "landlock", "executable", "debug", "network", "gvisor", "disk", "state"} {
 		if !slices.Contains(seen, what) {
 			t.Errorf("no finding about %s", what)
 		}
+	}
+	if _, err := findRunsc(); err == nil && findingOf(found, "gvisor").Level != providers.FindingOK {
+		t.Errorf("gvisor: %+v", findingOf(found, "gvisor"))
 	}
 	// It says what a sandbox then has.
 	sb := create(t, p, providers.CreateRequest{Resources: providers.Resources{CPUMilli: 500}})

@@ -69,7 +69,9 @@ func (t *tree) list(metadata map[string]string, after pagePosition) ([]savedConf
 			continue // ended, or not yet begun
 		}
 		if err != nil {
-			return nil, err
+			// One that cannot be read must not hide the others.
+			t.log.Warn("a sandbox is left out of a list: what was noted of it cannot be read", "sandbox_id", id, "err", err)
+			continue
 		}
 		if after != (pagePosition{}) && positionOf(c).compare(after) <= 0 {
 			continue

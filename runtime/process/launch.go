@@ -124,12 +124,13 @@ func commandLine(c *pb.ProcessConfig) string {
 }
 
 // environ puts the environment together: the defaults, over them the variables
-// of the sandbox, over them those of the request. Nothing of ours is inherited.
+// of template and sandbox, over them those of the request. Nothing of ours is
+// inherited. It is the only place where that happens, whatever starts the code.
 func (l *launch) environ() {
 	env := map[string]string{
 		"PATH": DefaultPath, "HOME": l.user.Home, "USER": l.user.Name, "LOGNAME": l.user.Name, "PWD": l.cwd,
 	}
-	maps.Copy(env, l.svc.opts.Env)
+	l.svc.opts.Env.AddTo(env)
 	maps.Copy(env, l.config.GetEnvs())
 	if l.terminal != nil {
 		terminalEnviron(env)

@@ -21,6 +21,7 @@ import (
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 	"github.com/agent-sandbox/sandbox-go/internal/pb/process/processconnect"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/environment"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 )
 
@@ -58,9 +59,9 @@ const (
 
 // Options says how a [Service] starts processes. Zero values are usable.
 type Options struct {
-	Env     map[string]string // for every process, below the variables of its request
-	WorkDir string            // of processes that name none; empty: the home of their user
-	Spawner Spawner           // nil: os.StartProcess
+	Env     *environment.Environment // for every process, below the variables of its request
+	WorkDir string                   // of processes that name none; empty: the home of their user
+	Spawner Spawner                  // nil: os.StartProcess
 	// Reap collects every dead child of this process, its own and orphans: for
 	// pid 1 of a pid name space. Nothing else may then wait for children.
 	Reap     bool

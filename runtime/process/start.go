@@ -5,6 +5,7 @@ package process
 import (
 	"context"
 	"errors"
+	"maps"
 	"os"
 	"strconv"
 	"syscall"
@@ -21,13 +22,28 @@ import (
 // relayedMark is a variable that every worker without a channel has.
 const relayedMark = "SANDBOX_WORKER_MARK"
 
-// listed is what lists of processes show of the launch. The environment of a
-// worker is between it and its caller: it may hold secrets.
+// listed is what lists of processes show of the launch: no secrets. The
+// environment of a worker is between it and its caller.
 func (l *launch) listed() *pb.ProcessConfig {
-	if _, relayed := l.config.GetEnvs()[relayedMark]; !relayed && l.channel == nil {
+	shown := &pb.ProcessConfig{Cmd: l.config.Cmd, Args: l.config.Args, Cwd: l.config.Cwd}
+	if _, relayed := l.config.GetEnvs()[relayedMark]; relayed || l.channel != nil {
+		return shown
+	}
+	if !l.hasSecrets() {
 		return l.config
 	}
-	return &pb.ProcessConfig{Cmd: l.config.Cmd, Args: l.config.Args, Cwd: l.config.Cwd}
+	shown.Envs = maps.Clone(l.config.GetEnvs())
+	maps.DeleteFunc(shown.Envs, func(name, _ string) bool { return l.svc.opts.Env.Secret(name) })
+	return shown
+}
+
+func (l *launch) hasSecrets() bool {
+	for name := range l.config.GetEnvs() {
+		if l.svc.opts.Env.Secret(name) {
+			return true
+		}
+	}
+	return false
 }
 
 // start starts the program and subscribes to its output. The error is a *notRunnable when it is the

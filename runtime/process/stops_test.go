@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/environment"
 )
 
 const tracedVariable = "TEST_ASK_TO_BE_TRACED"
@@ -26,7 +28,7 @@ func TestTracedCommandEnds(t *testing.T) {
 		}
 		t.Fatal("it went on")
 	}
-	s := New(Options{Env: map[string]string{tracedVariable: "1"}})
+	s := New(Options{Env: environment.New(environment.Options{Sandbox: map[string]string{tracedVariable: "1"}})})
 	defer s.Shutdown(t.Context())
 	self, err := os.Executable()
 	if err != nil {

@@ -5,6 +5,8 @@ package server
 import (
 	"encoding/json"
 	"net/http"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/environment"
 )
 
 // only lets requests with one method pass. The patterns of package http would
@@ -35,14 +37,19 @@ func health(w http.ResponseWriter, _ *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// envs lists the variables that everything started here gets.
-func (s *Server) envs(w http.ResponseWriter, _ *http.Request) {
-	env := s.opts.Env
-	if env == nil {
-		env = map[string]string{}
+// variables puts the levels of the environment together that o knows.
+func variables(o *Options) *environment.Environment {
+	levels := environment.Options{Sandbox: o.Env, Secrets: o.SecretEnv}
+	if o.Template != nil {
+		levels.Template = o.Template.Env
 	}
+	return environment.New(levels)
+}
+
+// envs lists the variables that everything started here gets, without secrets.
+func (s *Server) envs(w http.ResponseWriter, _ *http.Request) {
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", "application/json")
 	// The client may be gone; there is nobody to tell.
-	_ = json.NewEncoder(w).Encode(env)
+	_ = json.NewEncoder(w).Encode(s.env.Listed())
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -19,6 +18,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/internal/pb/filesystem/filesystemconnect"
 	"github.com/agent-sandbox/sandbox-go/internal/pb/process/processconnect"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/environment"
 	"github.com/agent-sandbox/sandbox-go/runtime/filesystem"
 	"github.com/agent-sandbox/sandbox-go/runtime/process"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
@@ -39,7 +39,8 @@ const (
 type Options struct {
 	Token        string            // access token of every call but GET /health
 	AllowNoToken bool              // allow an empty Token: only for a socket that only its owner can open
-	Env          map[string]string // variables of everything that is started
+	Env          map[string]string // variables of everything that is started; they win over those of Template
+	SecretEnv    []string          // names in Env that are never listed, beside those that look like secrets
 
 	// DefaultUser acts where a request names nobody; empty: the user the server runs as.
 	DefaultUser    string
@@ -74,6 +75,7 @@ type Server struct {
 	opts     Options
 	process  *process.Service
 	files    *filesystem.Service
+	env      *environment.Environment
 	channels *channels
 	tunnels  *tunnels
 	meter    meter
@@ -88,7 +90,6 @@ func New(o *Options) (*Server, error) {
 	if o != nil {
 		opts = *o
 	}
-	opts.Env = maps.Clone(opts.Env)
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -108,9 +109,9 @@ func New(o *Options) (*Server, error) {
 		// the sandbox.
 		unix.Umask(0o022)
 	}
-	s := &Server{opts: opts, channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
+	s := &Server{opts: opts, env: variables(&opts), channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
 	s.process = process.New(process.Options{
-		Env: opts.Env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
+		Env: s.env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
 		OOMKills: opts.OOMKills, SpaceKills: opts.SpaceKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Logger: opts.Logger,
 	})
 	s.http = &http.Server{

@@ -168,13 +168,14 @@ func TestWatchSlowLoop(t *testing.T) {
 		}
 		if n++; n == 1 {
 			// The queues on the way fill up meanwhile: the server's holds 65,536, and
-			// with long names the socket takes only some more.
+			// with long names the socket takes only some more. Where the server gets no
+			// processor, that of the kernel is full first, with 16,384.
 			for i := range 100_000 {
 				must(t, os.Chmod(names[i%2], 0o600))
 			}
 		}
 	}
-	if !errors.Is(last, ErrMissed) || n < 65_536 {
+	if !errors.Is(last, ErrMissed) || n < 16_384 {
 		t.Errorf("after %d events: %v", n, last)
 	}
 }

@@ -10,6 +10,18 @@ import (
 	"github.com/agent-sandbox/sandbox-go/providers"
 )
 
+func FuzzParsePageToken(f *testing.F) {
+	f.Add("")
+	f.Add(pageTokenOf(savedConfig{ID: sandboxID("a")}))
+	f.Add("MTIuLi4v")
+	f.Fuzz(func(t *testing.T, token string) {
+		p, err := parsePageToken(token)
+		if err == nil && p.id != "" && checkID("", p.id) != nil {
+			t.Errorf("%q gives the id %q", token, p.id)
+		}
+	})
+}
+
 // One sandbox whose notes are damaged does not hide the others.
 func TestListBesideDamage(t *testing.T) {
 	p := testProvider(t)

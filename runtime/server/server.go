@@ -20,6 +20,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/environment"
 	"github.com/agent-sandbox/sandbox-go/runtime/filesystem"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 	"github.com/agent-sandbox/sandbox-go/runtime/process"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
@@ -73,6 +74,7 @@ type Options struct {
 // Server is the runtime of one sandbox.
 type Server struct {
 	opts     Options
+	policy   *policy.Policy
 	process  *process.Service
 	files    *filesystem.Service
 	env      *environment.Environment
@@ -109,7 +111,14 @@ func New(o *Options) (*Server, error) {
 		// the sandbox.
 		unix.Umask(0o022)
 	}
-	s := &Server{opts: opts, env: variables(&opts), channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
+	rules, err := policy.Compile(opts.Template, os.LookupEnv)
+	if err != nil {
+		return nil, err
+	}
+	if err := rules.Know(protocolRows); err != nil {
+		return nil, err
+	}
+	s := &Server{opts: opts, policy: rules, env: variables(&opts), channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
 	s.process = process.New(process.Options{
 		Env: s.env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
 		OOMKills: opts.OOMKills, SpaceKills: opts.SpaceKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Logger: opts.Logger,
@@ -158,7 +167,7 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	connectOpts := []connect.HandlerOption{
 		connect.WithReadMaxBytes(maxMessageBytes),
 		connect.WithCompressMinBytes(minCompress),
-		connect.WithInterceptors(refuseCalls{s.opts.Paused}, asUser{users}),
+		connect.WithInterceptors(refuseCalls{s.opts.Paused}, gate{s.policy}, asUser{users}),
 	}
 	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir, Room: s.opts.Room})
 	mux := http.NewServeMux()
@@ -171,11 +180,11 @@ func (s *Server) routes(users *account.Book) http.Handler {
 		return calls
 	}))
 	mux.HandleFunc("/health", only(http.MethodGet, health))
-	mux.HandleFunc("/metrics", only(http.MethodGet, s.metrics))
-	mux.HandleFunc("/envs", only(http.MethodGet, s.envs))
-	mux.Handle("/files", s.files.Transfer())
-	mux.Handle("/files/compose", s.files.Compose())
-	mux.HandleFunc("/sandbox/channels/{id}", only(http.MethodPost, s.channels.park))
-	mux.HandleFunc("/sandbox/ports/{port}", only(http.MethodPost, s.tunnels.connect))
+	mux.HandleFunc("/metrics", only(http.MethodGet, s.named("system.metrics", s.metrics)))
+	mux.HandleFunc("/envs", only(http.MethodGet, s.named("system.env_read", s.envs)))
+	mux.Handle("/files", s.switched(transferName, s.files.Transfer()))
+	mux.Handle("/files/compose", s.named("file_ops.upload", s.files.Compose().ServeHTTP))
+	mux.HandleFunc("/sandbox/channels/{id}", only(http.MethodPost, s.named("functions.call", s.channels.park)))
+	mux.HandleFunc("/sandbox/ports/{port}", only(http.MethodPost, s.named("ports.connect", s.tunnels.connect)))
 	return authenticate(s.opts.Token, whilePaused(s.opts.Paused, patient(mux)))
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
-	"strings"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 )
@@ -49,9 +48,8 @@ func authenticate(token string, next http.Handler) http.Handler {
 // hasToken looks where envd clients put the token and, for our own routes,
 // where ours may put it.
 func hasToken(r *http.Request, token string) bool {
-	if strings.HasPrefix(r.URL.Path, "/sandbox/") {
-		bearer, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
-		if ok && sameSecret(bearer, token) || sameSecret(r.Header.Get("X-Sandbox-Token"), token) {
+	if ownRoute(r) {
+		if given, ok := ownToken(r); ok && sameSecret(given, token) {
 			return true
 		}
 	}

@@ -32,11 +32,7 @@ type Usage struct {
 // metrics answers with the usage, in the names and units of envd: bytes, MiB
 // rounded down, seconds since 1970.
 func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
-	measure := s.opts.Usage
-	if measure == nil {
-		measure = s.meter.measure
-	}
-	u := measure()
+	u := s.usage()
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("Content-Type", "application/json")
 	// The client may be gone; there is nobody to tell.
@@ -56,6 +52,13 @@ func (s *Server) metrics(w http.ResponseWriter, _ *http.Request) {
 		u.MemoryTotal >> 20, u.MemoryUsed >> 20, u.MemoryTotal, u.MemoryUsed, u.MemoryCache,
 		u.DiskUsed, u.DiskTotal,
 	})
+}
+
+func (s *Server) usage() Usage {
+	if s.opts.Usage != nil {
+		return s.opts.Usage()
+	}
+	return s.meter.measure()
 }
 
 // meter measures the machine, or the container, that this runs in.

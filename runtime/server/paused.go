@@ -23,7 +23,7 @@ func whilePaused(paused func() bool, next http.Handler) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
-		case "/health", "/metrics", "/envs":
+		case "/health", "/metrics", "/envs", "/capabilities", "/openapi.json":
 		default:
 			if !isCall(r.URL.Path) && paused() {
 				fault.HTTP(w, http.StatusConflict, "E2024", sandboxPaused)
@@ -36,8 +36,8 @@ func whilePaused(paused func() bool, next http.Handler) http.Handler {
 
 // isCall reports whether a path is one of a Connect service: "/package.Service/Method".
 func isCall(path string) bool {
-	service, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
-	return strings.Contains(service, ".")
+	service, _, method := strings.Cut(strings.TrimPrefix(path, "/"), "/")
+	return method && strings.Contains(service, ".")
 }
 
 // refuseCalls refuses Connect calls while the sandbox is paused.

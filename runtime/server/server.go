@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -20,6 +21,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/environment"
 	"github.com/agent-sandbox/sandbox-go/runtime/filesystem"
+	"github.com/agent-sandbox/sandbox-go/runtime/httpapi"
 	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 	"github.com/agent-sandbox/sandbox-go/runtime/process"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
@@ -77,6 +79,7 @@ type Server struct {
 	policy   *policy.Policy
 	process  *process.Service
 	files    *filesystem.Service
+	api      *httpapi.API
 	env      *environment.Environment
 	channels *channels
 	tunnels  *tunnels
@@ -115,7 +118,7 @@ func New(o *Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := rules.Know(protocolRows); err != nil {
+	if err := rules.Know(slices.Concat(protocolRows, Endpoints())); err != nil {
 		return nil, err
 	}
 	s := &Server{opts: opts, policy: rules, env: variables(&opts), channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
@@ -170,6 +173,7 @@ func (s *Server) routes(users *account.Book) http.Handler {
 		connect.WithInterceptors(refuseCalls{s.opts.Paused}, gate{s.policy}, asUser{users}),
 	}
 	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir, Room: s.opts.Room})
+	s.api = s.newAPI()
 	mux := http.NewServeMux()
 	mux.Handle("/"+processconnect.ProcessName+"/", s.later(func() http.Handler {
 		_, calls := processconnect.NewProcessHandler(s.process, connectOpts...)
@@ -186,5 +190,6 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	mux.Handle("/files/compose", s.named("file_ops.upload", s.files.Compose().ServeHTTP))
 	mux.HandleFunc("/sandbox/channels/{id}", only(http.MethodPost, s.named("functions.call", s.channels.park)))
 	mux.HandleFunc("/sandbox/ports/{port}", only(http.MethodPost, s.named("ports.connect", s.tunnels.connect)))
+	mux.Handle("/", s.later(func() http.Handler { return s.routeAPI(users) }))
 	return authenticate(s.opts.Token, whilePaused(s.opts.Paused, patient(mux)))
 }

@@ -61,7 +61,8 @@ const (
 	caseBwrap      = "bwrap"          // /bin/true below bwrap
 	caseBwrapEcho  = "bwrap echo"     // the echo server below bwrap, to its answer
 	caseCreate     = "create"         // a sandbox, to the first answer of its runtime
-	caseCreateTrue = "create+run+end" // a sandbox, /bin/true in it, until nothing is left
+	caseCreateTrue = "create+run"     // a sandbox, /bin/true in it, until its end is known
+	caseCreateEnd  = "create+run+end" // the same, until nothing is left: create+run and destroy in one
 	caseCommand    = "command"        // /bin/true in a sandbox that runs
 	caseDestroy    = "destroy"        // until nothing is left
 	casePool       = "from the pool"  // a sandbox that waits, to the first answer of its runtime
@@ -103,6 +104,7 @@ func BenchmarkSandbox(b *testing.B) {
 				}
 			}
 			ratio("run/bwrap", caseCreateTrue, caseBwrap)
+			ratio("run+end/bwrap", caseCreateEnd, caseBwrap)
 			ratio("run/plain", caseCreateTrue, casePlain)
 			ratio("create/bwrap-echo", caseCreate, caseBwrapEcho)
 			ratio("create/plain-echo", caseCreate, casePlainEcho)
@@ -111,7 +113,7 @@ func BenchmarkSandbox(b *testing.B) {
 			ratio("pool/plain-echo", casePool, casePlainEcho)
 			ratio("runc/bwrap", caseRunc, caseBwrap)
 			ratio("crun/bwrap", caseCrun, caseBwrap)
-			for _, c := range []string{casePlain, casePlainEcho, caseBwrap, caseBwrapEcho, caseCreate, caseCreateTrue, caseCommand, caseDestroy, casePool, caseRunc, caseCrun} {
+			for _, c := range []string{casePlain, casePlainEcho, caseBwrap, caseBwrapEcho, caseCreate, caseCreateTrue, caseCreateEnd, caseCommand, caseDestroy, casePool, caseRunc, caseCrun} {
 				if m[c].Best == 0 {
 					b.Logf("%-15s not measured: it is not installed, or does not run here", c)
 					continue
@@ -181,22 +183,18 @@ func measureRole() error {
 	if err := pooled.warmUp(ctx); err != nil {
 		return err
 	}
-	var inner, ahead *providers.Sandbox
+	var inner, ahead, ran *providers.Sandbox
 	cases := []benchCase{
 		{casePlain, func() error { return exec.Command("/bin/true").Run() }},
 		{casePlainEcho, func() error { return firstAnswer(exec.Command(echo)) }},
 		{caseCreate, func() (err error) { inner, err = p.Create(ctx, providers.CreateRequest{}); return err }},
 		{caseDestroy, func() error { return p.Kill(ctx, inner.ID) }},
 		{caseCommand, func() error { _, _, err := command(ctx, running, "/bin/true"); return err }},
-		{caseCreateTrue, func() error {
-			sb, err := p.Create(ctx, providers.CreateRequest{})
-			if err != nil {
-				return err
+		{caseCreateTrue, func() (err error) {
+			if ran, err = p.Create(ctx, providers.CreateRequest{}); err == nil {
+				_, _, err = command(ctx, ran, "/bin/true")
 			}
-			if _, _, err := command(ctx, sb, "/bin/true"); err != nil {
-				return err
-			}
-			return p.Kill(ctx, sb.ID)
+			return err
 		}},
 		{casePool, func() (err error) { ahead, err = pooled.Create(ctx, providers.CreateRequest{}); return err }},
 	}
@@ -225,6 +223,15 @@ func measureRole() error {
 			}
 			if i > 0 { // the first round is to warm up
 				times[c.name] = append(times[c.name], time.Since(start))
+			}
+			if ran != nil {
+				if err := p.Kill(ctx, ran.ID); err != nil {
+					return err
+				}
+				ran = nil
+				if i > 0 {
+					times[caseCreateEnd] = append(times[caseCreateEnd], time.Since(start))
+				}
 			}
 			if ahead != nil { // neither its end nor the next one is in the way of another case
 				if err := pooled.Kill(ctx, ahead.ID); err != nil {

@@ -34,8 +34,9 @@ type builder struct {
 	lifeline  *os.File   // our end
 	lease     *os.File   // nil: no block of ids
 	proc      *initProc
-	saveState func() error // nil: nothing was drafted
-	woken     bool         // awake was called
+	saveState func() error         // nil: nothing was drafted
+	reserved  map[string]*reserved // of a spare, for what is written when it has its purpose
+	woken     bool                 // awake was called
 }
 
 func (b *builder) keep(f *os.File) *os.File {
@@ -73,6 +74,9 @@ func (b *builder) undoEntry() error {
 	}
 	if b.handover != nil {
 		b.handover.Close()
+	}
+	for _, r := range b.reserved {
+		r.close()
 	}
 	if b.proc != nil { // nobody can have paused it
 		closeListeners(b.proc.listeners)
@@ -243,7 +247,22 @@ func (b *builder) saveConfig() error {
 	if b.spare {
 		return b.e.save(fileSpare, b.saved)
 	}
-	return b.e.save(fileConfig, b.saved)
+	done, err := b.e.draft(fileConfig, b.saved, b.reserved[fileConfig])
+	if err != nil {
+		return err
+	}
+	return done()
+}
+
+// reserve makes the files that assign will fill.
+func (b *builder) reserve() (err error) {
+	b.reserved = map[string]*reserved{}
+	for _, name := range []string{fileConfig, fileState} {
+		if b.reserved[name], err = b.e.dir.reserve(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (b *builder) addArtifacts(ctx context.Context) ([]bind, error) {

@@ -254,7 +254,7 @@ func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, 
 		return err
 	}
 	b.spec.meanwhile = func(init *initProc) (err error) {
-		b.saveState, err = b.e.draft(fileState, b.state(init))
+		b.saveState, err = b.e.draft(fileState, b.state(init), nil)
 		return err
 	}
 	if b.proc, err = launch(ctx, b.spec); err != nil {
@@ -278,11 +278,13 @@ func (b *builder) state(init *initProc) savedState {
 // that has its purpose, and hands the sandbox over to the provider.
 func (b *builder) complete(ctx context.Context, conn net.Conn) (*providers.Sandbox, error) {
 	p, o := b.p, b.o
-	save := b.saveState
-	if save == nil {
-		save = func() error { return b.e.save(fileState, b.state(b.proc)) }
+	if b.saveState == nil {
+		var err error
+		if b.saveState, err = b.e.draft(fileState, b.state(b.proc), b.reserved[fileState]); err != nil {
+			return nil, err
+		}
 	}
-	if err := save(); err != nil {
+	if err := b.saveState(); err != nil {
 		return nil, err
 	}
 	if err := answered(ctx, conn); err != nil {

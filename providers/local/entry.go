@@ -127,13 +127,20 @@ func (e *entry) save(name string, v any) error {
 	return e.dir.write(name, b)
 }
 
-// draft is save in two steps: done, which it returns, makes the file appear.
-func (e *entry) draft(name string, v any) (done func() error, err error) {
+// draft is save in two steps: done, which it returns, makes the file appear. With
+// r, unless nil, the file exists already.
+func (e *entry) draft(name string, v any, r *reserved) (done func() error, err error) {
 	b, err := json.Marshal(v)
+	if err == nil && r == nil {
+		r, err = e.dir.reserve(name)
+	}
+	if err == nil {
+		err = r.fill(b)
+	}
 	if err != nil {
 		return nil, err
 	}
-	return e.dir.draft(name, b)
+	return r.place, nil
 }
 
 func (e *entry) load(name string, v any) error {
@@ -168,6 +175,14 @@ func (e *entry) listen(name string) (*os.File, error) {
 		return nil, fmt.Errorf("listen on %s: %w", name, err)
 	}
 	return os.NewFile(uintptr(fd), name), nil
+}
+
+// removeIdle removes what nobody needs of a sandbox that is being killed, while the
+// kernel takes it down. What fails is tried again when it is dead.
+func (e *entry) removeIdle() {
+	for _, name := range []string{fileRuntime, fileControl, fileToken, fileLog} {
+		_ = e.dir.remove(name)
+	}
 }
 
 // Why a sandbox ended, as written in the file end.

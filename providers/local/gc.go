@@ -99,7 +99,7 @@ func (t *tree) remove(e *entry, record bool) error {
 	if confErr != nil {
 		conf.Block = -1
 	}
-	if err := t.release(e, &conf); err != nil {
+	if err := t.release(e, &conf, &state); err != nil {
 		return err
 	}
 	// A disk that is full does not keep us from making room.
@@ -128,10 +128,9 @@ func (t *tree) remove(e *entry, record bool) error {
 }
 
 // release waits for the end of all processes of a dead sandbox and gives back
-// what it had outside of its directory.
-func (t *tree) release(e *entry, conf *savedConfig) error {
-	var state savedState
-	_ = e.load(fileState, &state) // never ready
+// what it had outside of its directory. The zero state is of one that never was
+// ready.
+func (t *tree) release(e *entry, conf *savedConfig, state *savedState) error {
 	// The lock is free a moment before the kernel has ended the other
 	// processes of the namespace.
 	if f, err := state.open(); err == nil {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"os"
 	"sync"
@@ -40,20 +41,25 @@ func sendPurpose(c net.Conn, p purpose) error {
 }
 
 // awaitPurpose says that the sandbox is built and waits, in init, for what it
-// is for. When the client wants nothing any more, or is gone, init ends.
-func (in *inside) awaitPurpose(conf *serveConfig) error {
+// is for. When the client wants nothing any more, or is gone, init ends. It returns
+// a server that fits the purpose, with opts, which it changes.
+func (in *inside) awaitPurpose(conf *serveConfig, opts *server.Options) (*server.Server, error) {
 	c, err := net.FileConn(in.handover)
 	if err != nil {
-		return fmt.Errorf("wait for a purpose: %w", err)
+		return nil, fmt.Errorf("wait for a purpose: %w", err)
 	}
 	defer c.Close()
 	in.handover.Close()
-	if err := rehearse(*conf); err != nil {
-		return fmt.Errorf("rehearse: %w", err)
+	srv, err := server.New(opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := rehearse(srv, conf.purpose); err != nil {
+		return nil, fmt.Errorf("rehearse: %w", err)
 	}
 	in.settle()
 	if err := in.ready(nil); err != nil {
-		return err
+		return nil, err
 	}
 	var p purpose
 	err = json.NewDecoder(io.LimitReader(c, maxPurpose)).Decode(&p)
@@ -61,23 +67,30 @@ func (in *inside) awaitPurpose(conf *serveConfig) error {
 		os.Exit(0)
 	}
 	if err != nil {
-		return fmt.Errorf("read the purpose: %w", err)
+		return nil, fmt.Errorf("read the purpose: %w", err)
 	}
 	conf.purpose = p
-	return nil
+	env := sandboxEnv(*conf)
+	if opts.DefaultUser == p.User && opts.DefaultWorkDir == p.WorkDir && maps.Equal(opts.Env, env) {
+		return srv, nil // as most are
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), purposeLimit)
+	defer cancel()
+	if err := srv.Shutdown(ctx); err != nil {
+		return nil, err
+	}
+	opts.DefaultUser, opts.DefaultWorkDir, opts.Env = p.User, p.WorkDir, env
+	return server.New(opts)
 }
 
-// rehearse answers a request as the server will, on a connection of its own, so
-// that the program's pages are in memory and its tables are made when it counts.
-func rehearse(conf serveConfig) error {
-	b, err := json.Marshal(conf.purpose)
+// rehearse has the server answer a request on a connection of its own, and reads a
+// purpose, so that the program's pages are in memory and its tables are made when
+// it counts.
+func rehearse(srv *server.Server, p purpose) error {
+	b, err := json.Marshal(p)
 	if err == nil {
-		err = json.NewDecoder(bytes.NewReader(b)).Decode(&conf.purpose)
+		err = json.NewDecoder(bytes.NewReader(b)).Decode(&p)
 	}
-	if err != nil {
-		return err
-	}
-	srv, err := server.New(&server.Options{Token: conf.Token, Env: sandboxEnv(conf), DefaultUser: conf.User})
 	if err != nil {
 		return err
 	}
@@ -101,9 +114,11 @@ func rehearse(conf serveConfig) error {
 	if err == nil {
 		_, err = io.Copy(io.Discard, ours)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), purposeLimit)
-	defer cancel()
-	return errors.Join(err, srv.Shutdown(ctx), <-served)
+	l.Close()
+	if serr := <-served; !errors.Is(serr, net.ErrClosed) {
+		err = errors.Join(err, serr)
+	}
+	return err
 }
 
 // oneConn is a listener with one connection.

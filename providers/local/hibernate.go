@@ -163,7 +163,9 @@ func (t *tree) tidyAll(e *entry) error {
 	if err := e.load(fileConfig, &conf); err != nil {
 		return err
 	}
-	if err := t.release(e, &conf); err != nil {
+	var state savedState
+	_ = e.load(fileState, &state) // never ready
+	if err := t.release(e, &conf, &state); err != nil {
 		return err
 	}
 	var s savedSleep

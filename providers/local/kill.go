@@ -61,6 +61,9 @@ func notThere(op string, err error) error {
 // kill ends a child of ours; watch removes it. Without a directory e is nil.
 func (c *child) kill(ctx context.Context, t *tree, e *entry) error {
 	_ = c.proc.process.Kill() // an error means that it has ended
+	if e != nil {
+		e.removeIdle()
+	}
 	for {
 		c.thaw(t, e)
 		select {

@@ -300,6 +300,9 @@ func (pl *pool) build(ctx context.Context, t *tree, o *order) (_ *spare, err err
 		return nil, err
 	}
 	b.closeFiles()
+	if err := b.reserve(); err != nil {
+		return nil, err
+	}
 	view.look(b.spec)
 	return &spare{b: b, view: view}, nil
 }

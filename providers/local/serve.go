@@ -99,11 +99,16 @@ func serveInside(in *inside, log *slog.Logger) error {
 		return err
 	}
 	pause := &pauser{freezer: frost}
-	spawn := groupSpawner(in, groups)
+	watch := newScratchWatch(in.scratch, conf.Disk, pause, log)
+	opts := runtimeOptions(in, conf, pause, groupSpawner(in, groups), groups, watch, log)
+	var srv *server.Server
 	if in.handover != nil {
-		if err := in.awaitPurpose(&conf); err != nil {
-			return err
-		}
+		srv, err = in.awaitPurpose(&conf, opts)
+	} else {
+		srv, err = server.New(opts)
+	}
+	if err != nil {
+		return err
 	}
 	life, err := newLife(conf.Deadline, in.extra[extraNote], func(why string) {
 		log.Info("sandbox ends", "why", why)
@@ -128,17 +133,12 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("control socket: %w", err)
 	}
-	watch := newScratchWatch(in.scratch, conf.Disk, pause, log)
 	go watch.run()
 	go serveControl(control, &controller{
 		token: conf.Token, life: life, pause: pause, usage: &usageMeter{watch: watch}, log: log,
 		files: in.files, layered: conf.Layered, request: conf.Request, listeners: conf.Listeners,
 	})
 
-	srv, err := server.New(runtimeOptions(in, conf, pause, spawn, groups, watch, log))
-	if err != nil {
-		return err
-	}
 	l, err := ownedListener(in.listener, owner)
 	if err != nil {
 		return fmt.Errorf("runtime socket: %w", err)

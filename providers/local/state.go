@@ -327,36 +327,58 @@ func (d *folder) read(name string, limit int64) ([]byte, error) {
 // write replaces the file name as a whole: readers see the old or the new
 // content. It does not survive a power failure, and need not: no sandbox does.
 func (d *folder) write(name string, content []byte) error {
-	done, err := d.draft(name, content)
-	if err != nil {
-		return err
+	r, err := d.reserve(name)
+	if err == nil {
+		err = r.fill(content)
 	}
-	return done()
+	if err == nil {
+		err = r.place()
+	}
+	return err
 }
 
-// draft is write in two steps: done, which it returns, puts the content in its
-// place. When done is not called a file with another name is left.
-func (d *folder) draft(name string, content []byte) (done func() error, err error) {
+// reserve begins to write the file name. What is left when place is never called
+// is a file with another name.
+func (d *folder) reserve(name string) (*reserved, error) {
 	tmp := "." + name + "." + strconv.Itoa(os.Getpid()) + "." + randomText(8)
 	f, err := d.open(tmp, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
-	_, err = f.Write(content)
-	if cerr := f.Close(); err == nil {
+	return &reserved{d, f, tmp, name}, nil
+}
+
+// reserved is a file that is to replace another one: fill comes first, then place.
+type reserved struct {
+	d         *folder
+	f         *os.File
+	tmp, name string
+}
+
+func (r *reserved) fill(content []byte) error {
+	_, err := r.f.Write(content)
+	if cerr := r.f.Close(); err == nil {
 		err = cerr
 	}
 	if err != nil {
-		d.remove(tmp)
-		return nil, err
+		r.d.remove(r.tmp)
 	}
-	return func() error {
-		err := unix.Renameat(d.fd(), tmp, d.fd(), name)
-		if err != nil {
-			d.remove(tmp)
-		}
-		return err
-	}, nil
+	return err
+}
+
+func (r *reserved) place() error {
+	err := unix.Renameat(r.d.fd(), r.tmp, r.d.fd(), r.name)
+	if err != nil {
+		r.d.remove(r.tmp)
+	}
+	return err
+}
+
+// close gives up a file that was not filled. It is removed with its directory.
+func (r *reserved) close() {
+	if r != nil {
+		r.f.Close()
+	}
 }
 
 func (d *folder) remove(name string) error { return unix.Unlinkat(d.fd(), name, 0) }

@@ -94,16 +94,17 @@ func (s *Service) compose(u *account.User, req *composeRequest) (*uploaded, erro
 		if err != nil {
 			return nil, pathError(u, err)
 		}
-		if sources[i], err = findSource(u, p); err != nil {
+		if sources[i], err = s.guard.findSource(u, p); err != nil {
 			return nil, err
 		}
 	}
+	within := s.within()
 	err = s.store(u, to, nil, func(f *os.File, over *fileID) error {
 		for _, src := range sources {
 			if over != nil && src.file == *over {
 				return badRequest{fmt.Errorf("source %s is the destination, which can only be written over", src.path)}
 			}
-			if err := src.appendTo(f, u, s.within); err != nil {
+			if err := src.appendTo(f, u, s.guard, within); err != nil {
 				return err
 			}
 		}
@@ -113,7 +114,7 @@ func (s *Service) compose(u *account.User, req *composeRequest) (*uploaded, erro
 		return nil, err
 	}
 	for _, src := range sources {
-		if err := src.remove(u); err != nil {
+		if err := src.remove(u, s.guard); err != nil {
 			return nil, fmt.Errorf("%s is complete, but its source was not removed: %s: %w", to, src.path, err)
 		}
 	}
@@ -137,20 +138,23 @@ var errSourceMissing = errors.New("source file not found")
 var errSourceChanged = errors.New("source was replaced while it was read")
 
 // findSource checks that p can be read and removed.
-func findSource(u *account.User, p string) (*source, error) {
+func (g guard) findSource(u *account.User, p string) (*source, error) {
 	src := &source{path: p}
 	err := u.Do(func() error {
-		f, st, err := openRegular(p)
+		f, st, err := g.openRegular(p)
 		if err != nil {
 			return err
 		}
 		f.Close()
 		src.file = idOf(&st)
-		dir, name, err := openParent(p)
+		dir, name, err := g.openParent(p)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(dir)
+		if err := g.writeIn(dir, name); err != nil { // it will be removed
+			return err
+		}
 		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return err
 		}
@@ -167,12 +171,12 @@ func findSource(u *account.User, p string) (*source, error) {
 }
 
 // appendTo writes the content to f, as far as within lets it.
-func (src *source) appendTo(f *os.File, u *account.User, within func(io.Reader) io.Reader) error {
+func (src *source) appendTo(f *os.File, u *account.User, g guard, within func(io.Reader) io.Reader) error {
 	var in *os.File
 	err := u.Do(func() error {
 		var st unix.Stat_t
 		var err error
-		if in, st, err = openRegular(src.path); err != nil {
+		if in, st, err = g.openRegular(src.path); err != nil {
 			return err
 		}
 		if idOf(&st) != src.file {
@@ -191,13 +195,16 @@ func (src *source) appendTo(f *os.File, u *account.User, within func(io.Reader) 
 
 // remove removes the name, unless it stands for something else by now: the
 // destination may have taken it.
-func (src *source) remove(u *account.User) error {
+func (src *source) remove(u *account.User, g guard) error {
 	return u.Do(func() error {
-		dir, name, err := openParent(src.path)
+		dir, name, err := g.openParent(src.path)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(dir)
+		if err := g.writeIn(dir, name); err != nil {
+			return err
+		}
 		var st unix.Stat_t
 		switch err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); {
 		case err == unix.ENOENT:

@@ -30,12 +30,17 @@ func copyBody(f *os.File, r io.Reader) error {
 	return err
 }
 
-// within ends a content with an error where there is no room for it.
-func (s *Service) within(content io.Reader) io.Reader {
-	if s.opts.Room == nil {
-		return content
+// within returns what ends the contents of one file with an error where there is
+// no room for them.
+func (s *Service) within() func(content io.Reader) io.Reader {
+	sized := s.guard.sized()
+	return func(content io.Reader) io.Reader {
+		content = sized(content)
+		if s.opts.Room == nil {
+			return content
+		}
+		return &roomReader{content, s.opts.Room}
 	}
-	return &roomReader{content, s.opts.Room}
 }
 
 type roomReader struct {

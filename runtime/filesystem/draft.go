@@ -42,8 +42,8 @@ func (d *draft) overID() *fileID {
 
 // draftOver makes a draft without a name, and opens the file that it will be
 // written over.
-func (t *target) draftOver(up *uploads) (_ *draft, err error) {
-	fd, err := openPath(t.dir, t.name, unix.O_NOFOLLOW)
+func (t *target) draftOver(g guard, up *uploads) (_ *draft, err error) {
+	fd, err := g.openPath(t.dir, t.name, unix.O_NOFOLLOW)
 	if err != nil {
 		return nil, err
 	}

@@ -19,7 +19,10 @@ import (
 
 // entryAt describes name in the open folder dir; p is its path in the answer.
 // A link is described by itself, but type and mode are those of its target.
-func entryAt(dir int, name, p string, names *account.Names) (*pb.EntryInfo, error) {
+func (g guard) entryAt(dir int, name, p string, names *account.Names) (*pb.EntryInfo, error) {
+	if err := g.readIn(dir, name); err != nil {
+		return nil, err
+	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return nil, err
@@ -38,7 +41,7 @@ func entryAt(dir int, name, p string, names *account.Names) (*pb.EntryInfo, erro
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFLNK:
-		describeTarget(e, dir, name)
+		g.describeTarget(e, dir, name)
 	case unix.S_IFREG:
 		e.Metadata = readMetadata(fdPath(dir) + "/" + name)
 	}
@@ -47,15 +50,15 @@ func entryAt(dir int, name, p string, names *account.Names) (*pb.EntryInfo, erro
 
 // describeTarget adds what the link name leads to. One that leads nowhere, in a
 // circle or where the user may not look has no type and is its own target.
-func describeTarget(e *pb.EntryInfo, dir int, name string) {
+func (g guard) describeTarget(e *pb.EntryInfo, dir int, name string) {
 	e.Type, e.Mode, e.SymlinkTarget = pb.FileType_FILE_TYPE_UNSPECIFIED, 0, proto.String(e.Path)
-	fd, err := openPath(dir, name, 0)
+	fd, err := g.openPath(dir, name, 0)
 	if err != nil {
 		return
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
-	if unix.Fstat(fd, &st) != nil {
+	if g.read(fd) != nil || unix.Fstat(fd, &st) != nil {
 		return
 	}
 	target, err := os.Readlink(fdPath(fd))

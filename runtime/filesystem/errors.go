@@ -12,6 +12,7 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -51,6 +52,9 @@ var kinds = []struct {
 }
 
 func kindOf(err error) kind {
+	if r, ok := errors.AsType[*policy.Refusal](err); ok {
+		return kind{r.RPC(), r.Status(), r.Code}
+	}
 	for _, k := range kinds {
 		if errors.Is(err, k.err) {
 			return k.kind

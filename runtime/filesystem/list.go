@@ -4,6 +4,7 @@ package filesystem
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 
@@ -13,6 +14,7 @@ import (
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/filesystem"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 )
 
 // Limits of one listing, so that a request cannot make the server grow without
@@ -25,13 +27,16 @@ const (
 // ListDir lists a folder down to a depth, each level sorted by name, a folder
 // before its content. Links below the folder are not followed.
 func (s *Service) ListDir(ctx context.Context, req *connect.Request[pb.ListDirRequest]) (*connect.Response[pb.ListDirResponse], error) {
-	l := &lister{ctx: ctx, resp: &pb.ListDirResponse{}}
+	l := &lister{ctx: ctx, guard: s.guard, limit: s.guard.rules.MaxEntries(maxEntries), resp: &pb.ListDirResponse{}}
 	err := s.as(ctx, "error listing directory", req.Msg.GetPath(), func(_ *account.User, p string) error {
-		fd, err := openPath(unix.AT_FDCWD, p, 0)
+		fd, err := s.guard.openPath(unix.AT_FDCWD, p, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
+		if err := s.guard.read(fd); err != nil {
+			return err
+		}
 		var st unix.Stat_t
 		if err := unix.Fstat(fd, &st); err != nil {
 			return err
@@ -55,6 +60,8 @@ func (s *Service) ListDir(ctx context.Context, req *connect.Request[pb.ListDirRe
 // lister is one listing under way.
 type lister struct {
 	ctx   context.Context // it is one operation
+	guard guard
+	limit int
 	resp  *pb.ListDirResponse
 	names *account.Names
 }
@@ -62,7 +69,10 @@ type lister struct {
 // list adds what is in dir, which it closes, and goes depth levels down.
 func (l *lister) list(dir *os.File, p string, depth, level int) error {
 	defer dir.Close()
-	names, err := dir.Readdirnames(maxEntries + 1 - len(l.resp.Entries))
+	names, err := dir.Readdirnames(l.limit + 1 - len(l.resp.Entries))
+	if all := len(l.resp.Entries) + len(names); all > l.limit && l.limit < maxEntries {
+		return l.guard.rules.Entries(all)
+	}
 	if err != nil && len(names) > 0 || len(l.resp.Entries)+len(names) > maxEntries || level > maxDepth {
 		return fault.New(connect.CodeResourceExhausted, "E4000",
 			"more than %d entries or %d levels below the directory", maxEntries, maxDepth)
@@ -77,9 +87,9 @@ func (l *lister) list(dir *os.File, p string, depth, level int) error {
 		if err := l.ctx.Err(); err != nil {
 			return err
 		}
-		e, err := entryAt(fd, name, prefix+name, l.names)
-		if err == unix.ENOENT {
-			continue // removed in the meantime
+		e, err := l.guard.entryAt(fd, name, prefix+name, l.names)
+		if _, hidden := errors.AsType[*policy.Refusal](err); hidden || err == unix.ENOENT {
+			continue // not to be read, or removed in the meantime
 		}
 		if err != nil {
 			return err

@@ -10,22 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openPath opens p for its identity only, without reading or waiting.
-func openPath(dir int, p string, flags uint64) (int, error) {
-	for {
-		fd, err := unix.Openat2(dir, p, &unix.OpenHow{
-			Flags: unix.O_PATH | unix.O_CLOEXEC | flags, Resolve: unix.RESOLVE_NO_MAGICLINKS,
-		})
-		// EAGAIN: a rename was under way, openat2(2).
-		if err != unix.EINTR && err != unix.EAGAIN {
-			return fd, err
-		}
-	}
-}
-
 // openParent opens the folder that p lies in. p is absolute and clean.
-func openParent(p string) (dir int, name string, err error) {
-	dir, err = openPath(unix.AT_FDCWD, path.Dir(p), unix.O_DIRECTORY)
+func (g guard) openParent(p string) (dir int, name string, err error) {
+	dir, err = g.openPath(unix.AT_FDCWD, path.Dir(p), unix.O_DIRECTORY)
 	return dir, path.Base(p), err
 }
 
@@ -48,12 +35,15 @@ func fdPath(fd int) string { return "/proc/self/fd/" + strconv.Itoa(fd) }
 
 // openRegular opens the regular file at p for reading. Anything else is refused
 // before it is opened: opening a device can do something.
-func openRegular(p string) (f *os.File, st unix.Stat_t, err error) {
-	fd, err := openPath(unix.AT_FDCWD, p, 0)
+func (g guard) openRegular(p string) (f *os.File, st unix.Stat_t, err error) {
+	fd, err := g.openPath(unix.AT_FDCWD, p, 0)
 	if err != nil {
 		return nil, st, err
 	}
 	defer unix.Close(fd)
+	if err := g.read(fd); err != nil {
+		return nil, st, err
+	}
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, st, err
 	}
@@ -76,15 +66,17 @@ func checkRegular(st *unix.Stat_t) error {
 
 // makeDirs makes the folder p and those above it that are missing, and returns
 // it open.
-func makeDirs(p string) (int, error) {
-	dir, err := openPath(unix.AT_FDCWD, "/", unix.O_DIRECTORY)
+func (g guard) makeDirs(p string) (int, error) {
+	dir, err := g.openPath(unix.AT_FDCWD, "/", unix.O_DIRECTORY)
 	for rest := p; err == nil && rest != "" && rest != "/"; {
 		var name string
 		name, rest = firstElem(rest)
 		var next int
-		next, err = openPath(dir, name, unix.O_DIRECTORY)
+		next, err = g.openPath(dir, name, unix.O_DIRECTORY)
 		if err == unix.ENOENT {
-			next, err = makeDir(dir, name)
+			next, err = g.makeDir(dir, name)
+		} else if err != nil && g.rules != nil {
+			err = g.explain(p, err)
 		}
 		unix.Close(dir)
 		dir = next
@@ -92,15 +84,18 @@ func makeDirs(p string) (int, error) {
 	return dir, err
 }
 
-func makeDir(dir int, name string) (int, error) {
+func (g guard) makeDir(dir int, name string) (int, error) {
+	if err := g.writeIn(dir, name); err != nil {
+		return -1, err
+	}
 	err := unix.Mkdirat(dir, name, 0o755)
 	if err != nil && err != unix.EEXIST {
 		return -1, err
 	}
 	if err == unix.EEXIST { // somebody else was faster
-		return openPath(dir, name, unix.O_DIRECTORY)
+		return g.openPath(dir, name, unix.O_DIRECTORY)
 	}
-	fd, err := openPath(dir, name, unix.O_DIRECTORY|unix.O_NOFOLLOW)
+	fd, err := g.openPath(dir, name, unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
 		return -1, err
 	}

@@ -26,7 +26,10 @@ type place struct {
 // walks by descriptor and holds two at a time, so neither the depth of a tree
 // nor the length of its paths matters, and a folder that is replaced by a link
 // under its hands does not lead it elsewhere.
-func removeAll(ctx context.Context, dir int, name string) error {
+func (g guard) removeAll(ctx context.Context, dir int, name string) error {
+	if err := g.writeIn(dir, name); err != nil {
+		return err
+	}
 	if err := unix.Fstatat(dir, name, new(unix.Stat_t), unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
@@ -34,11 +37,11 @@ func removeAll(ctx context.Context, dir int, name string) error {
 	if err != nil || !full {
 		return err
 	}
-	cur, here, err := enter(dir, name)
+	cur, here, err := g.enter(dir, name)
 	if err != nil {
 		return err
 	}
-	w := &removal{ctx: ctx, cur: cur, path: []place{here}}
+	w := &removal{ctx: ctx, guard: g, cur: cur, path: []place{here}}
 	defer func() { unix.Close(w.cur) }()
 	if err := w.run(); err != nil {
 		return err
@@ -49,6 +52,7 @@ func removeAll(ctx context.Context, dir int, name string) error {
 // removal is a walk under way; cur is the folder at the end of path.
 type removal struct {
 	ctx   context.Context // it is one operation
+	guard guard
 	cur   int
 	path  []place
 	names int // in the rests of path
@@ -92,6 +96,9 @@ func (w *removal) empty() (down string, err error) {
 			}
 		}
 		for i, name := range names {
+			if err := w.guard.writeIn(w.cur, name); err != nil {
+				return "", err
+			}
 			full, err := removeOne(w.cur, name)
 			if err != nil {
 				return "", err
@@ -144,7 +151,7 @@ func removeOne(dir int, name string) (full bool, err error) {
 
 // down enters a folder of the current one.
 func (w *removal) down(name string) error {
-	next, here, err := enter(w.cur, name)
+	next, here, err := w.guard.enter(w.cur, name)
 	if err != nil {
 		return err
 	}
@@ -157,7 +164,7 @@ func (w *removal) down(name string) error {
 // up goes to the parent, which must be the folder we came from, and removes
 // the folder that is empty now.
 func (w *removal) up() error {
-	parent, at, err := enter(w.cur, "..")
+	parent, at, err := w.guard.enter(w.cur, "..")
 	if err != nil {
 		return err
 	}
@@ -177,8 +184,8 @@ func (w *removal) up() error {
 }
 
 // enter opens a folder, never through a link.
-func enter(dir int, name string) (int, place, error) {
-	fd, err := openPath(dir, name, unix.O_DIRECTORY|unix.O_NOFOLLOW)
+func (g guard) enter(dir int, name string) (int, place, error) {
+	fd, err := g.openPath(dir, name, unix.O_DIRECTORY|unix.O_NOFOLLOW)
 	if err != nil {
 		return -1, place{}, err
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/internal/pb/filesystem/filesystemconnect"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 )
 
 // Options says how a [Service] finds users and paths.
@@ -23,12 +24,15 @@ type Options struct {
 	// Room is asked before n bytes more are written; an error refuses them. Nil:
 	// the file system decides.
 	Room func(n int) error
+	// Rules are asked about every path that is opened; nil: all may be.
+	Rules *policy.Files
 }
 
 // Service implements filesystem.Filesystem. Its methods are safe for concurrent
 // use. The user a call acts as comes from its context, see [account.NewContext].
 type Service struct {
 	opts     Options
+	guard    guard
 	watchers *watchers
 	uploads  *uploads
 }
@@ -37,8 +41,8 @@ var _ filesystemconnect.FilesystemHandler = (*Service)(nil)
 
 // New returns a service. Its watches have to be ended by Close.
 func New(o Options) *Service {
-	up := newUploads()
-	return &Service{opts: o, uploads: up, watchers: newWatchers(up)}
+	up, g := newUploads(), guard{o.Rules}
+	return &Service{opts: o, guard: g, uploads: up, watchers: newWatchers(up, g)}
 }
 
 // Close ends all watches and refuses new ones. It returns when nothing of them is
@@ -60,12 +64,12 @@ func (s *Service) as(ctx context.Context, doing, p string, fn func(u *account.Us
 
 // entry describes the path p.
 func (s *Service) entry(p string) (*pb.EntryInfo, error) {
-	dir, name, err := openParent(p)
+	dir, name, err := s.guard.openParent(p)
 	if err != nil {
 		return nil, err
 	}
 	defer unix.Close(dir)
-	return entryAt(dir, name, p, s.opts.Users.Names())
+	return s.guard.entryAt(dir, name, p, s.opts.Users.Names())
 }
 
 // Stat describes a path; a link at its end is not followed.
@@ -85,15 +89,18 @@ func (s *Service) Stat(ctx context.Context, req *connect.Request[pb.StatRequest]
 func (s *Service) MakeDir(ctx context.Context, req *connect.Request[pb.MakeDirRequest]) (*connect.Response[pb.MakeDirResponse], error) {
 	resp := &pb.MakeDirResponse{}
 	err := s.as(ctx, "error making directory", req.Msg.GetPath(), func(_ *account.User, p string) error {
-		fd, err := openPath(unix.AT_FDCWD, p, 0)
+		fd, err := s.guard.openPath(unix.AT_FDCWD, p, 0)
 		if err == nil {
 			defer unix.Close(fd)
+			if err := s.guard.read(fd); err != nil {
+				return err
+			}
 			return existing(fd, p)
 		}
 		if err != unix.ENOENT {
 			return err
 		}
-		dir, err := makeDirs(p)
+		dir, err := s.guard.makeDirs(p)
 		if err == unix.ENOENT {
 			// A file system that takes no new folders says so; it is not the
 			// path that is missing.
@@ -133,7 +140,7 @@ func (s *Service) Move(ctx context.Context, req *connect.Request[pb.MoveRequest]
 		if err != nil {
 			return pathError(u, err)
 		}
-		if err := move(from, to); err != nil {
+		if err := s.guard.move(from, to); err != nil {
 			return err
 		}
 		resp.Entry, err = s.entry(to)
@@ -145,21 +152,27 @@ func (s *Service) Move(ctx context.Context, req *connect.Request[pb.MoveRequest]
 	return connect.NewResponse(resp), nil
 }
 
-func move(from, to string) error {
-	source, sourceName, err := openParent(from)
+func (g guard) move(from, to string) error {
+	source, sourceName, err := g.openParent(from)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(source)
+	if err := g.writeIn(source, sourceName); err != nil {
+		return err
+	}
 	var st unix.Stat_t
 	if err := unix.Fstatat(source, sourceName, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 		return err
 	}
-	dest, err := makeDirs(path.Dir(to))
+	dest, err := g.makeDirs(path.Dir(to))
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dest)
+	if err := g.moveIn(source, sourceName, dest, path.Base(to)); err != nil {
+		return err
+	}
 	// rename(2) replaces an empty folder; envd does not.
 	err = unix.Fstatat(dest, path.Base(to), &st, unix.AT_SYMLINK_NOFOLLOW)
 	if err == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -174,10 +187,10 @@ func (s *Service) Remove(ctx context.Context, req *connect.Request[pb.RemoveRequ
 		if p == "/" {
 			return unix.EPERM
 		}
-		dir, name, err := openParent(p)
+		dir, name, err := s.guard.openParent(p)
 		if err == nil {
 			defer unix.Close(dir)
-			err = removeAll(ctx, dir, name)
+			err = s.guard.removeAll(ctx, dir, name)
 		}
 		if errors.Is(err, unix.ENOENT) {
 			return nil

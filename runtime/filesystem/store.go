@@ -26,8 +26,8 @@ const maxLinks = 40
 
 // findTarget finds what writing to p would write, making missing folders. Links
 // at the end are followed by hand, since where a dangling one leads has to be made.
-func findTarget(p string) (*target, error) {
-	dir, err := makeDirs(path.Dir(p))
+func (g guard) findTarget(p string) (*target, error) {
+	dir, err := g.makeDirs(path.Dir(p))
 	if err != nil {
 		return nil, fmt.Errorf("error ensuring directories: %w", err)
 	}
@@ -36,15 +36,15 @@ func findTarget(p string) (*target, error) {
 		var st unix.Stat_t
 		switch err := unix.Fstatat(t.dir, t.name, &st, unix.AT_SYMLINK_NOFOLLOW); {
 		case err == unix.ENOENT:
-			return t, nil
+			return g.allowed(t)
 		case err != nil:
 			t.close()
 			return nil, err
 		case st.Mode&unix.S_IFMT != unix.S_IFLNK:
 			t.old = &st
-			return t, nil
+			return g.allowed(t)
 		}
-		if err := t.follow(); err != nil {
+		if err := t.follow(g); err != nil {
 			t.close()
 			return nil, err
 		}
@@ -53,8 +53,20 @@ func findTarget(p string) (*target, error) {
 	return nil, unix.ELOOP
 }
 
+// allowed is t, unless it must not be written.
+func (g guard) allowed(t *target) (*target, error) {
+	if err := g.writeIn(t.dir, t.name); err != nil {
+		t.close()
+		return nil, err
+	}
+	return t, nil
+}
+
 // follow replaces the link that t names by where it leads.
-func (t *target) follow() error {
+func (t *target) follow(g guard) error {
+	if !g.rules.FollowLinks() {
+		return g.rules.Link()
+	}
 	buf := make([]byte, unix.PathMax)
 	n, err := unix.Readlinkat(t.dir, t.name, buf)
 	if err != nil {
@@ -64,7 +76,7 @@ func (t *target) follow() error {
 	if to == "" || to[len(to)-1] == '/' || path.Base(to) == ".." || path.Base(to) == "." {
 		return unix.EISDIR
 	}
-	dir, err := openPath(t.dir, path.Dir(to), unix.O_DIRECTORY)
+	dir, err := g.openPath(t.dir, path.Dir(to), unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
@@ -84,7 +96,7 @@ func (s *Service) store(u *account.User, p string, meta map[string]string, fill 
 	var t *target
 	var d *draft
 	err := u.Do(func() (err error) {
-		if t, err = findTarget(p); err != nil {
+		if t, err = s.guard.findTarget(p); err != nil {
 			return err
 		}
 		if t.old != nil {
@@ -92,7 +104,7 @@ func (s *Service) store(u *account.User, p string, meta map[string]string, fill 
 				return err
 			}
 		}
-		d, err = t.draft(s.uploads)
+		d, err = t.draft(s.guard, s.uploads)
 		return err
 	})
 	if t != nil {
@@ -104,7 +116,13 @@ func (s *Service) store(u *account.User, p string, meta map[string]string, fill 
 	defer d.close(s.uploads)
 	err = fill(d.f, d.overID())
 	if err == nil {
-		err = u.Do(func() error { return t.commit(d, meta) })
+		err = u.Do(func() error {
+			// Its folder can have been moved since the beginning.
+			if err := s.guard.writeIn(t.dir, t.name); err != nil {
+				return err
+			}
+			return t.commit(d, meta)
+		})
 	}
 	if err != nil {
 		if d.name != "" {
@@ -130,7 +148,7 @@ func (t *target) checkOld(p string) error {
 }
 
 // draft makes the file in which the content is collected.
-func (t *target) draft(up *uploads) (*draft, error) {
+func (t *target) draft(g guard, up *uploads) (*draft, error) {
 	name := up.begin()
 	fd, err := unix.Openat(t.dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err == nil {
@@ -140,7 +158,7 @@ func (t *target) draft(up *uploads) (*draft, error) {
 	if t.old == nil || err != unix.EACCES {
 		return nil, err
 	}
-	return t.draftOver(up)
+	return t.draftOver(g, up)
 }
 
 // commit gives the complete file its mode, metadata and name.

@@ -81,7 +81,7 @@ func (s *Service) download(w http.ResponseWriter, r *http.Request, u *account.Us
 	var f io.ReadSeekCloser
 	var st unix.Stat_t
 	err = u.Do(func() (err error) {
-		f, st, err = openRegular(p)
+		f, st, err = s.guard.openRegular(p)
 		return err
 	})
 	switch {

@@ -153,7 +153,7 @@ func (up *upload) file(name string, content io.Reader) error {
 			return badRequest{fmt.Errorf("you cannot upload multiple files to the same path '%s' in one upload request, only the first specified file was uploaded", p)}
 		}
 	}
-	fill := func(f *os.File, _ *fileID) error { return copyBody(f, up.svc.within(content)) }
+	fill := func(f *os.File, _ *fileID) error { return copyBody(f, up.svc.within()(content)) }
 	if err := up.svc.store(up.user, p, up.meta, fill); err != nil {
 		return err
 	}

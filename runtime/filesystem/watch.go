@@ -161,7 +161,7 @@ func (s *Service) events(w *watcher, list []change, entries bool) ([]*pb.Filesys
 		return out, nil
 	}
 	err := w.user.Do(func() error {
-		root, err := openFolder(w.path, w.dev, w.ino)
+		root, err := s.guard.openFolder(w.path, w.dev, w.ino)
 		if err != nil || root < 0 {
 			return err
 		}
@@ -170,7 +170,7 @@ func (s *Service) events(w *watcher, list []change, entries bool) ([]*pb.Filesys
 		for i, c := range list {
 			switch c.kind {
 			case pb.EventType_EVENT_TYPE_CREATE, pb.EventType_EVENT_TYPE_WRITE, pb.EventType_EVENT_TYPE_CHMOD:
-				out[i].Entry = entryBelow(root, c.name, w.path, names)
+				out[i].Entry = s.guard.entryBelow(root, c.name, w.path, names)
 			}
 		}
 		return nil
@@ -183,13 +183,13 @@ func (s *Service) events(w *watcher, list []change, entries bool) ([]*pb.Filesys
 
 // entryBelow describes the path rel below the open folder root, which is at p. It
 // returns nil for one that is not there, or that the user may not see.
-func entryBelow(root int, rel, p string, names *account.Names) *pb.EntryInfo {
+func (g guard) entryBelow(root int, rel, p string, names *account.Names) *pb.EntryInfo {
 	dir, err := resolveBelow(root, path.Dir(rel), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return nil
 	}
 	defer unix.Close(dir)
-	e, err := entryAt(dir, path.Base(rel), path.Join(p, rel), names)
+	e, err := g.entryAt(dir, path.Base(rel), path.Join(p, rel), names)
 	if err != nil {
 		return nil
 	}

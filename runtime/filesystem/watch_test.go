@@ -175,7 +175,8 @@ func TestResolveBelow(t *testing.T) {
 	if err := os.MkdirAll(dir+"/real/sub", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	root, err := openPath(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
+	g := guard{}
+	root, err := g.openPath(unix.AT_FDCWD, dir, unix.O_DIRECTORY)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,10 +193,10 @@ func TestResolveBelow(t *testing.T) {
 			unix.Close(fd)
 		}
 	}
-	if e := entryBelow(root, "out/etc", dir, account.NewBook("", false).Names()); e != nil {
+	if e := g.entryBelow(root, "out/etc", dir, account.NewBook("", false).Names()); e != nil {
 		t.Errorf("got %v", e)
 	}
-	if e := entryBelow(root, "out", dir, account.NewBook("", false).Names()); e == nil || e.GetPath() != dir+"/out" {
+	if e := g.entryBelow(root, "out", dir, account.NewBook("", false).Names()); e == nil || e.GetPath() != dir+"/out" {
 		t.Errorf("got %v", e)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,8 @@ const maxPending = 64 << 10
 // fields but queue; stop ends it.
 type watcher struct {
 	user      *account.User
+	guard     guard
+	real      string // where the folder was when the watch began, after links; for guard
 	path      string // of the folder, absolute
 	dev, ino  uint64 // of the folder
 	recursive bool
@@ -58,7 +61,7 @@ type watchOptions struct {
 // newWatcher watches the folder p with the rights of u, which the caller has
 // taken. Changes made after it has returned are reported.
 func newWatcher(u *account.User, p string, o watchOptions, r *watchers) (*watcher, error) {
-	fd, err := openPath(unix.AT_FDCWD, p, 0)
+	fd, err := r.guard.openPath(unix.AT_FDCWD, p, 0)
 	if err == unix.ENOENT {
 		return nil, fault.New(connect.CodeNotFound, "E4001", "path %s not found: %v", p, err)
 	}
@@ -66,6 +69,10 @@ func newWatcher(u *account.User, p string, o watchOptions, r *watchers) (*watche
 		return nil, err
 	}
 	defer unix.Close(fd)
+	real, err := r.guard.readable(fd)
+	if err != nil {
+		return nil, err
+	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
@@ -84,7 +91,7 @@ func newWatcher(u *account.User, p string, o watchOptions, r *watchers) (*watche
 	}
 	defer dir.Close()
 	w := &watcher{
-		user: u, path: p, dev: uint64(st.Dev), ino: st.Ino, recursive: o.recursive, uploads: r.uploads,
+		user: u, guard: r.guard, real: real, path: p, dev: uint64(st.Dev), ino: st.Ino, recursive: o.recursive, uploads: r.uploads,
 		queue: newChanges(&r.bytes), root: -1, done: make(chan struct{}),
 		arriving: map[uint32]struct{}{}, pending: map[newName]struct{}{},
 	}
@@ -364,6 +371,9 @@ func (w *watcher) report(d *watchedDir, name string, kind pb.EventType) error {
 	}
 	if in != "" {
 		name = in + "/" + name
+	}
+	if w.guard.rules != nil && w.guard.rules.Read(path.Join(w.real, name)) != nil {
+		return nil
 	}
 	return w.queue.put(change{name, kind})
 }

@@ -26,6 +26,7 @@ const (
 // watchers is all watches of a server.
 type watchers struct {
 	uploads     *uploads
+	guard       guard
 	bytes, dirs atomic.Int64 // of all watches
 	running     sync.WaitGroup
 
@@ -45,8 +46,8 @@ type polledWatcher struct {
 	expiry  *time.Timer
 }
 
-func newWatchers(up *uploads) *watchers {
-	return &watchers{uploads: up, pollTimeout: pollTimeout, open: map[*watcher]struct{}{}, polled: map[string]*polledWatcher{}}
+func newWatchers(up *uploads, g guard) *watchers {
+	return &watchers{uploads: up, guard: g, pollTimeout: pollTimeout, open: map[*watcher]struct{}{}, polled: map[string]*polledWatcher{}}
 }
 
 // start begins a watch. The caller has taken the rights of u and calls end

@@ -3,12 +3,14 @@
 package filesystem
 
 import (
+	"errors"
 	"os"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 )
 
 // open opens the watched folder d for reading, by its path below the first one
@@ -48,7 +50,7 @@ func (w *watcher) openRoot() error {
 	if w.root >= 0 {
 		return nil
 	}
-	fd, err := openFolder(w.path, w.dev, w.ino)
+	fd, err := w.guard.openFolder(w.path, w.dev, w.ino)
 	if err != nil {
 		return err
 	}
@@ -58,8 +60,11 @@ func (w *watcher) openRoot() error {
 
 // openFolder opens the folder at p, or returns -1 when another one or none is
 // there.
-func openFolder(p string, dev, ino uint64) (int, error) {
-	fd, err := openPath(unix.AT_FDCWD, p, unix.O_DIRECTORY)
+func (g guard) openFolder(p string, dev, ino uint64) (int, error) {
+	fd, err := g.openPath(unix.AT_FDCWD, p, unix.O_DIRECTORY)
+	if _, refused := errors.AsType[*policy.Refusal](err); refused {
+		return -1, nil
+	}
 	switch err {
 	case nil:
 	case unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EACCES:

@@ -172,7 +172,7 @@ func (s *Server) routes(users *account.Book) http.Handler {
 		connect.WithCompressMinBytes(minCompress),
 		connect.WithInterceptors(refuseCalls{s.opts.Paused}, gate{s.policy}, asUser{users}),
 	}
-	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir, Room: s.opts.Room})
+	s.files = filesystem.New(filesystem.Options{Users: users, WorkDir: s.opts.DefaultWorkDir, Room: s.opts.Room, Rules: s.policy.Files()})
 	s.api = s.newAPI()
 	mux := http.NewServeMux()
 	mux.Handle("/"+processconnect.ProcessName+"/", s.later(func() http.Handler {

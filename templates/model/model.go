@@ -32,7 +32,9 @@ type Template struct {
 	Env         map[string]string  `json:"env,omitempty"`
 	Ports       []int              `json:"ports,omitempty"`
 	Public      bool               `json:"public,omitempty"`
-	Network     string             `json:"network,omitempty"` // as the option of the same name: a word, or rules between commas
+	Network     string             `json:"network,omitempty"`    // as the option of the same name: a word, or rules between commas
+	Requires    []string           `json:"requires,omitempty"`   // programs that must be found on PATH
+	Generation  int                `json:"generation,omitempty"` // of the platform, for providers that have several
 	Resources   Resources          `json:"resources,omitzero"`
 	Persistent  bool               `json:"persistent,omitempty"`
 	Workdir     string             `json:"workdir,omitempty"`
@@ -48,11 +50,12 @@ type Template struct {
 	Agent       *Agent             `json:"agent,omitempty"`
 }
 
-// Base is what a template starts from: at most one field is set, none is the
-// built-in template "base".
+// Base is what a template starts from: at most one of Image and From is set, none
+// is the built-in template "base".
 type Base struct {
 	Image string `json:"image,omitempty"` // OCI reference
-	From  string `json:"from,omitempty"`  // another template
+	From  string `json:"from,omitempty"`  // another template; empty once it has been resolved
+	Host  bool   `json:"host,omitempty"`  // the machine's own files where the provider can show them, Image elsewhere
 }
 
 // Step is one step of a build: exactly one field is set.
@@ -102,7 +105,8 @@ type Server struct {
 	Disable []string `json:"disable,omitempty"`
 }
 
-// Policy says what may be done in a sandbox, over every protocol.
+// Policy says what may be done in a sandbox, over every protocol. In its lists nil
+// and empty differ: an empty one permits nothing, where nil permits all.
 type Policy struct {
 	Files    FilePolicy    `json:"files,omitzero"`
 	Commands CommandPolicy `json:"commands,omitzero"`
@@ -110,9 +114,9 @@ type Policy struct {
 
 // FilePolicy limits file operations. Paths are absolute.
 type FilePolicy struct {
-	Read        []string `json:"read,omitempty"`  // folders; nil: all
-	Write       []string `json:"write,omitempty"` // folders, each in a readable one; nil: all that may be read
-	Deny        []string `json:"deny,omitempty"`  // patterns, path.Match with "**" for any depth
+	Read        []string `json:"read,omitzero"`  // folders; nil: all
+	Write       []string `json:"write,omitzero"` // folders, each in a readable one; nil: all that may be read
+	Deny        []string `json:"deny,omitzero"`  // patterns, path.Match with "**" for any depth
 	FollowLinks *bool    `json:"follow_links,omitempty"`
 	MaxBytes    int64    `json:"max_bytes,omitempty"`   // of one file that is written; zero: no limit
 	MaxEntries  int      `json:"max_entries,omitempty"` // of one listing, search or archive; zero: 10,000
@@ -120,12 +124,12 @@ type FilePolicy struct {
 
 // CommandPolicy limits what is started.
 type CommandPolicy struct {
-	Allow        []CommandRule `json:"allow,omitempty"` // nil: everything
-	Deny         []CommandRule `json:"deny,omitempty"`
+	Allow        []CommandRule `json:"allow,omitzero"` // nil: everything
+	Deny         []CommandRule `json:"deny,omitzero"`
 	Shell        *bool         `json:"shell,omitempty"` // nil: true; false refuses shells
-	Users        []string      `json:"users,omitempty"` // nil: all
-	Cwd          []string      `json:"cwd,omitempty"`   // folders; nil: the readable ones
-	EnvDeny      []string      `json:"env_deny,omitempty"`
+	Users        []string      `json:"users,omitzero"`  // nil: all
+	Cwd          []string      `json:"cwd,omitzero"`    // folders; nil: the readable ones
+	EnvDeny      []string      `json:"env_deny,omitzero"`
 	MaxProcesses int           `json:"max_processes,omitempty"` // zero: no limit
 	MaxRuntime   time.Duration `json:"max_runtime,omitempty"`   // zero: no limit
 	MaxOutput    int64         `json:"max_output,omitempty"`    // bytes kept of each output
@@ -145,7 +149,7 @@ type Command struct {
 	Run         string            `json:"run"` // with {name} for values
 	Shell       bool              `json:"shell,omitempty"`
 	Hidden      bool              `json:"hidden,omitempty"` // can be run, is not listed
-	Cwd         string            `json:"cwd,omitempty"`
+	Cwd         string            `json:"cwd,omitzero"`
 	User        string            `json:"user,omitempty"`
 	Timeout     time.Duration     `json:"timeout,omitempty"` // zero: 60 s; negative: none
 	Env         map[string]string `json:"env,omitempty"`

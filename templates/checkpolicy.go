@@ -1,0 +1,185 @@
+package templates
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/agent-sandbox/sandbox-go/templates/model"
+)
+
+func (c *checker) policy() {
+	f, p := &c.t.Policy.Files, &c.t.Policy.Commands
+	c.folders("policy.files.read", f.Read)
+	c.folders("policy.files.write", f.Write)
+	for i, w := range f.Write {
+		if f.Read != nil && path.IsAbs(w) && !slices.ContainsFunc(f.Read, func(r string) bool { return inside(w, r) }) {
+			c.failf(fmt.Sprintf("policy.files.write[%d]", i), "add it, or a folder above it, to read", "writable folder %q is outside every readable one", w)
+		}
+	}
+	c.unique("policy.files.deny", "pattern", f.Deny)
+	for i, pattern := range f.Deny {
+		if strings.TrimSpace(pattern) == "" {
+			continue
+		}
+		at := fmt.Sprintf("policy.files.deny[%d]", i)
+		if !path.IsAbs(pattern) && !strings.HasPrefix(pattern, "**/") {
+			c.failf(at, "begin it with / or **/", "pattern %q is not absolute", pattern)
+		}
+		for part := range strings.SplitSeq(pattern, "/") {
+			if _, err := path.Match(part, ""); err != nil {
+				c.failf(at, "close the bracket, or write \\[", "pattern %q is malformed", pattern)
+			} else if part != "**" && strings.Contains(part, "**") {
+				c.failf(at, "** stands alone between slashes", "pattern %q is malformed", pattern)
+			}
+		}
+	}
+	if f.MaxBytes < 0 {
+		c.fail("policy.files.max_bytes", "max_bytes is below zero", "")
+	}
+	if f.MaxEntries < 0 {
+		c.fail("policy.files.max_entries", "max_entries is below zero", "")
+	}
+	c.rules("policy.commands.allow", p.Allow)
+	c.rules("policy.commands.deny", p.Deny)
+	for i, u := range p.Users {
+		at := fmt.Sprintf("policy.commands.users[%d]", i)
+		if u == "" {
+			c.fail(at, "a user is empty", "")
+		}
+		c.user(at, u)
+	}
+	c.folders("policy.commands.cwd", p.Cwd)
+	c.unique("policy.commands.env_deny", "variable", p.EnvDeny)
+	for i, v := range p.EnvDeny {
+		if v != "" && v != "*" && !envName.MatchString(strings.TrimSuffix(v, "*")) {
+			c.failf(fmt.Sprintf("policy.commands.env_deny[%d]", i), "write a name, or the beginning of one and *", "%q is not a name of a variable", v)
+		}
+	}
+	if p.MaxProcesses < 0 || p.MaxRuntime < 0 || p.MaxOutput < 0 {
+		c.fail("policy.commands", "a limit of policy.commands is below zero", "")
+	}
+}
+
+func (c *checker) folders(at string, list []string) {
+	c.unique(at, "folder", list)
+	for i, p := range list {
+		c.absolute(fmt.Sprintf("%s[%d]", at, i), "folder", p)
+	}
+}
+
+// inside reports whether p is root or below it.
+func inside(p, root string) bool {
+	return p == root || root == "/" || strings.HasPrefix(p, root+"/")
+}
+
+func (c *checker) rules(at string, list []model.CommandRule) {
+	for i, r := range list {
+		at := fmt.Sprintf("%s[%d]", at, i)
+		switch {
+		case r.Program == "":
+			c.fail(at, "a rule has no program", "")
+		case path.IsAbs(r.Program):
+			c.absolute(at+".program", "program", r.Program)
+		case !programName.MatchString(r.Program):
+			c.failf(at+".program", "write a name, or an absolute path", "%q is not the name of a program", r.Program)
+		}
+	}
+}
+
+func (c *checker) command(name string, cmd *model.Command) {
+	at := "commands." + name
+	if !model.IsName(name) || len(name) > 64 {
+		c.failf(at, "write letters, digits, _ and -, a letter or _ first", "%q is not a name of a command", name)
+	}
+	if strings.TrimSpace(cmd.Run) == "" {
+		c.failf(at, "write run", "command %s runs nothing", name)
+	} else if q := openQuote(cmd.Run); q != "" && !cmd.Shell {
+		c.failf(at+".run", "close it, or set shell: true", "command %s: %s", name, q)
+	}
+	if cmd.Cwd != "" {
+		c.absolute(at+".cwd", "cwd", cmd.Cwd)
+	}
+	c.user(at+".user", cmd.User)
+	c.env(at+".env", cmd.Env)
+	used := map[string]bool{}
+	for _, p := range model.Placeholders(cmd.Run) {
+		used[p.Name] = true
+		if !slices.ContainsFunc(cmd.Args, func(a model.Arg) bool { return a.Name == p.Name }) {
+			var names []string
+			for _, a := range cmd.Args {
+				names = append(names, a.Name)
+			}
+			hint := didYouMean(p.Name, names)
+			if hint == "" {
+				hint = "declare it in args"
+			}
+			c.failf(at+".run", hint, "command %s: placeholder {%s} is not an argument", name, p.Name)
+		}
+	}
+	for i := range cmd.Args {
+		c.arg(name, cmd, i, used, fmt.Sprintf("%s.args[%d]", at, i))
+	}
+}
+
+func (c *checker) arg(name string, cmd *model.Command, i int, used map[string]bool, at string) {
+	a := &cmd.Args[i]
+	switch {
+	case a.Name == "":
+		c.failf(at, "", "command %s: an argument has no name", name)
+		return
+	case !model.IsName(a.Name):
+		c.failf(at+".name", "write letters, digits, _ and -, a letter or _ first", "command %s: %q is not a name of an argument", name, a.Name)
+		return
+	case slices.ContainsFunc(cmd.Args[:i], func(b model.Arg) bool { return a.Name == b.Name }):
+		c.failf(at+".name", "", "command %s: argument %s is there twice", name, a.Name)
+		return
+	case !used[a.Name]:
+		c.failf(at, fmt.Sprintf("write {%s} in run, or leave the argument out", a.Name), "command %s: argument %s is not used", name, a.Name)
+	}
+	if a.Type != "" && !slices.Contains(argTypes, a.Type) {
+		hint := didYouMean(a.Type, argTypes)
+		if hint == "" {
+			hint = "known are " + strings.Join(argTypes, ", ")
+		}
+		c.failf(at+".type", hint, "command %s: unknown type %q", name, a.Type)
+		return
+	}
+	if a.Default == nil {
+		return
+	}
+	if a.Required {
+		c.failf(at+".default", "leave one of the two out", "command %s: argument %s is required and has a default", name, a.Name)
+	}
+	if p := argProblem(a.Type, *a.Default); p != "" {
+		c.failf(at+".default", "", "command %s: default of %s: %s", name, a.Name, p)
+	}
+}
+
+// openQuote says which quote of a command line is not closed; "" when all are.
+func openQuote(s string) string {
+	quote := rune(0)
+	escaped := false
+	for _, c := range s {
+		switch {
+		case escaped:
+			escaped = false
+		case c == '\\' && quote != '\'':
+			escaped = true
+		case quote != 0:
+			if c == quote {
+				quote = 0
+			}
+		case c == '\'' || c == '"':
+			quote = c
+		}
+	}
+	switch {
+	case quote != 0:
+		return fmt.Sprintf("quote %c is not closed", quote)
+	case escaped:
+		return "a backslash ends it"
+	}
+	return ""
+}

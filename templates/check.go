@@ -272,7 +272,9 @@ func (c *checker) user(at, u string) {
 
 // groups are the groups of the runtime's API that a template can switch; core is
 // always on. "ports" is the routing of ports.
-var groups = []string{"core", "commands", "file_ops", "process", "terminal", "system", "dev_tools", "agents", "ports"}
+// The last ones stand for others, as in a list of capabilities, and for what is on
+// when nothing is said.
+var groups = []string{"core", "commands", "file_ops", "process", "terminal", "system", "dev_tools", "agents", "functions", "ports", "shell", "files", "code", "default"}
 
 func (c *checker) server() {
 	if c.t.Server == nil {
@@ -293,6 +295,8 @@ func (c *checker) server() {
 					hint = "known are " + strings.Join(groups, ", ")
 				}
 				c.failf(at, hint, "unknown group %q", group)
+			case s == "default" && strings.HasPrefix(at, "server.disable"):
+				c.fail(at, "default stands for what is on, and belongs to enable", "")
 			case group == "core" && strings.HasPrefix(at, "server.disable"):
 				c.fail(at, "core cannot be switched off", "")
 			}

@@ -3,11 +3,17 @@ package templates
 import (
 	"fmt"
 	"path"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
+
+// maxElements is how many elements a pattern of the policy can have.
+const maxElements = 63
+
+var envPattern = regexp.MustCompile(`^[A-Za-z0-9_*?\[\]^-]+$`)
 
 func (c *checker) policy() {
 	f, p := &c.t.Policy.Files, &c.t.Policy.Commands
@@ -26,6 +32,13 @@ func (c *checker) policy() {
 		at := fmt.Sprintf("policy.files.deny[%d]", i)
 		if !path.IsAbs(pattern) && !strings.HasPrefix(pattern, "**/") {
 			c.failf(at, "begin it with / or **/", "pattern %q is not absolute", pattern)
+		}
+		clean := path.Clean(pattern)
+		if clean != pattern {
+			c.failf(at, fmt.Sprintf("write %q", clean), "pattern %q is not in its shortest form", pattern)
+		}
+		if strings.Count(clean, "/") > maxElements {
+			c.failf(at, "", "a pattern has more than %d elements", maxElements)
 		}
 		for part := range strings.SplitSeq(pattern, "/") {
 			if _, err := path.Match(part, ""); err != nil {
@@ -53,8 +66,8 @@ func (c *checker) policy() {
 	c.folders("policy.commands.cwd", p.Cwd)
 	c.unique("policy.commands.env_deny", "variable", p.EnvDeny)
 	for i, v := range p.EnvDeny {
-		if v != "" && v != "*" && !envName.MatchString(strings.TrimSuffix(v, "*")) {
-			c.failf(fmt.Sprintf("policy.commands.env_deny[%d]", i), "write a name, or the beginning of one and *", "%q is not a name of a variable", v)
+		if _, err := path.Match(v, ""); v != "" && (err != nil || !envPattern.MatchString(v)) {
+			c.failf(fmt.Sprintf("policy.commands.env_deny[%d]", i), "write a name, with * for any text", "%q is not a pattern of variables", v)
 		}
 	}
 	if p.MaxProcesses < 0 || p.MaxRuntime < 0 || p.MaxOutput < 0 {

@@ -12,7 +12,7 @@ import (
 
 // capabilityGroups says which endpoints of the runtime's API a capability is.
 var capabilityGroups = []struct{ name, group string }{
-	{"shell", "process"}, {"files", "file_ops"}, {"code", "dev_tools.code"}, {"terminal", "terminal"}, {"ports", "ports"},
+	{"shell", "process"}, {"files", "file_ops"}, {"code", "dev_tools.code_*"}, {"terminal", "terminal"}, {"ports", "ports"},
 }
 
 // capabilities is another spelling of server: what is not in the list is off. Groups
@@ -95,7 +95,7 @@ func policy(t *model.Template) field {
 			optionalBool("shell", "policy.commands.shell", "false refuses shell lines", &c.Shell),
 			texts("users", "policy.commands.users", "users that commands run as; default all", &c.Users),
 			texts("cwd", "policy.commands.cwd", "working folders; default the readable ones", &c.Cwd),
-			texts("env_deny", "policy.commands.env_deny", "variables that are taken out; * at the end", &c.EnvDeny),
+			texts("env_deny", "policy.commands.env_deny", "patterns of variables that are taken out", &c.EnvDeny),
 			number("max_processes", "policy.commands.max_processes", "at once; default no limit", &c.MaxProcesses),
 			duration("max_runtime", "policy.commands.max_runtime", "of one command; default no limit", &c.MaxRuntime, false),
 			size("max_output", "policy.commands.max_output", "bytes kept of each output", &c.MaxOutput),

@@ -106,6 +106,9 @@ func tidy(t *model.Template) {
 	if len(t.Build) == 0 {
 		t.Build = nil
 	}
+	for i := range t.Build {
+		t.Build[i].Run = strings.TrimRight(t.Build[i].Run, "\n") // block text of YAML ends with one
+	}
 	if len(t.Env) == 0 {
 		t.Env = nil
 	}

@@ -51,9 +51,13 @@ func (r *reader) failAt(path, message, hint string) {
 			r.problems = append(r.problems, Problem{File: r.file, Line: p.line, Col: p.col, Message: message, Hint: hint})
 			return
 		}
-		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+		path = path[:max(lastPart(path), 0)]
 	}
 }
+
+// lastPart is where the last part of a path of the model begins; -1 when it has one
+// part only.
+func lastPart(path string) int { return strings.LastIndexAny(path, ".[") }
 
 // failModel is failAt for what the model lacks or has wrong, unless that is so
 // because the file could not be read there, which is said already.

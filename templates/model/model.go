@@ -67,7 +67,9 @@ type Step struct {
 	Copy *Copy    `json:"copy,omitempty"`
 }
 
-// Copy brings a file or folder of the template's folder into the image.
+// Copy brings a file or folder of the template's folder into the image. A file
+// becomes Dest, or goes into it when Dest ends with a slash; what is in a folder
+// goes into Dest.
 type Copy struct {
 	Src  string `json:"src"`  // relative, slashes
 	Dest string `json:"dest"` // absolute, or relative to the working folder

@@ -244,6 +244,9 @@ func (c *Commands) Dir(p string) error {
 // Follow reports whether the path of a working folder may lead over links.
 func (c *Commands) Follow() bool { return c == nil || c.files.FollowLinks() }
 
+// Link refuses a working folder because its path leads over a link.
+func (c *Commands) Link() error { return c.files.Link() }
+
 // Strips reports whether a variable is taken out of the environment of a command.
 // Asked says that it came with the request for it, and not with the sandbox.
 func (c *Commands) Strips(name string, asked bool) bool {

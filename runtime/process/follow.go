@@ -101,11 +101,26 @@ func (s *Service) afterStream(p *proc, err error, h http.Header) {
 
 // killAt ends the tree of p at its deadline, whoever listens then.
 func (s *Service) killAt(p *proc, deadline time.Time) {
+	s.killAfter(p, time.Until(deadline), func() {})
+}
+
+// killAfter ends the tree of p after d, unless something else is to end it before,
+// and calls why then.
+func (s *Service) killAfter(p *proc, d time.Duration, why func()) {
+	until := time.Now().Add(d)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if !p.collected() {
-		p.lifetime = time.AfterFunc(time.Until(deadline), func() { s.killSoon(p) })
+	if p.collected() || p.lifetime != nil && p.until.Before(until) {
+		return
 	}
+	if p.lifetime != nil {
+		p.lifetime.Stop()
+	}
+	p.until = until
+	p.lifetime = time.AfterFunc(d, func() {
+		why()
+		s.killSoon(p)
+	})
 }
 
 // sendNotRunnable reports a program that could not be executed as a shell

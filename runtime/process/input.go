@@ -16,7 +16,7 @@ import (
 // SendInput writes to the standard input or the terminal of a process and
 // returns once that has taken all of it.
 func (s *Service) SendInput(ctx context.Context, req *connect.Request[pb.SendInputRequest]) (*connect.Response[pb.SendInputResponse], error) {
-	p, err := s.find(req.Msg.GetProcess(), false)
+	p, err := s.findFor("input", req.Msg.GetProcess(), false)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func inputError(ctx context.Context, what string, err error) error {
 // CloseStdin ends the standard input after what was sent before. It may be
 // repeated. A terminal has no such end: programs take the byte 4 for it.
 func (s *Service) CloseStdin(ctx context.Context, req *connect.Request[pb.CloseStdinRequest]) (*connect.Response[pb.CloseStdinResponse], error) {
-	p, err := s.find(req.Msg.GetProcess(), false)
+	p, err := s.findFor("input", req.Msg.GetProcess(), false)
 	if err != nil {
 		return nil, err
 	}
@@ -74,6 +74,9 @@ func (s *Service) CloseStdin(ctx context.Context, req *connect.Request[pb.CloseS
 
 // Update sets the size of a terminal. Without a size it does nothing.
 func (s *Service) Update(_ context.Context, req *connect.Request[pb.UpdateRequest]) (*connect.Response[pb.UpdateResponse], error) {
+	if err := s.may("resize", true); err != nil {
+		return nil, err
+	}
 	p, err := s.find(req.Msg.GetProcess(), false)
 	if err != nil {
 		return nil, err
@@ -127,7 +130,7 @@ func (s *Service) streamInput(ctx context.Context, stream *connect.ClientStream[
 			if p != nil {
 				return fault.New(connect.CodeInvalidArgument, "E3011", "a stream of input is for one process")
 			}
-			if p, err = s.find(e.Start.GetProcess(), false); err != nil {
+			if p, err = s.findFor("input", e.Start.GetProcess(), false); err != nil {
 				return err
 			}
 			body.Endless()

@@ -18,6 +18,7 @@ import (
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 )
 
 // DefaultPath is the PATH of commands when neither the sandbox nor the request
@@ -53,7 +54,13 @@ func (l *launch) prepare() error {
 	if err := checkText(l.config); err != nil {
 		return fault.New(connect.CodeInvalidArgument, "E3011", "%s", err)
 	}
+	if err := l.rules().User(l.user.Name); err != nil {
+		return policy.Connect(err)
+	}
 	if err := l.openDir(); err != nil {
+		return err
+	}
+	if err := l.checkDir(); err != nil {
 		return err
 	}
 	l.environ()
@@ -87,12 +94,13 @@ func (l *launch) openDir() error {
 			"failed to expand path '%s' for user '%s': %v", l.config.GetCwd(), l.user.Name, err)
 	}
 	fd := -1
+	// Otherwise /proc/self/fd/N would name our own descriptors.
+	how := &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_MAGICLINKS}
+	if !l.rules().Follow() {
+		how.Resolve |= unix.RESOLVE_NO_SYMLINKS
+	}
 	err = l.user.Do(func() (err error) {
-		fd, err = unix.Openat2(unix.AT_FDCWD, cwd, &unix.OpenHow{
-			Flags: unix.O_PATH | unix.O_CLOEXEC,
-			// Otherwise /proc/self/fd/N would name our own descriptors.
-			Resolve: unix.RESOLVE_NO_MAGICLINKS,
-		})
+		fd, err = unix.Openat2(unix.AT_FDCWD, cwd, how)
 		if err != nil {
 			return err
 		}
@@ -108,10 +116,14 @@ func (l *launch) openDir() error {
 	if fd >= 0 {
 		l.dir = os.NewFile(uintptr(fd), cwd)
 	}
-	switch {
-	case err == nil:
+	if err == nil {
 		l.cwd = cwd
 		return nil
+	}
+	if refused := l.badDir(cwd, err); refused != nil {
+		return refused
+	}
+	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return fault.New(connect.CodeInvalidArgument, "E3012", "cwd '%s' does not exist", cwd)
 	}
@@ -131,7 +143,13 @@ func (l *launch) environ() {
 		"PATH": DefaultPath, "HOME": l.user.Home, "USER": l.user.Name, "LOGNAME": l.user.Name, "PWD": l.cwd,
 	}
 	l.svc.opts.Env.AddTo(env)
-	maps.Copy(env, l.config.GetEnvs())
+	l.strip(env, false)
+	asked := l.config.GetEnvs()
+	if l.rules() != nil {
+		asked = maps.Clone(asked)
+		l.strip(asked, true)
+	}
+	maps.Copy(env, asked)
 	if l.terminal != nil {
 		terminalEnviron(env)
 	}

@@ -106,7 +106,7 @@ func TestPastIsBounded(t *testing.T) {
 	tab := newTable()
 	defer tab.close()
 	for i := range maxEnded + 10 {
-		p := &proc{pid: i + 1, out: newOutput(), done: make(chan struct{})}
+		p := &proc{pid: i + 1, out: newOutput(0), done: make(chan struct{})}
 		if i >= maxEnded {
 			p.out.write(stdout, make([]byte, 1))
 		}
@@ -132,7 +132,7 @@ func TestPastIsBounded(t *testing.T) {
 	// Their outputs share one allowance; the youngest keep theirs.
 	big := 0
 	for i := range 2 * maxEndedBytes / RingSize {
-		p := &proc{pid: 100_000 + i, out: newOutput(), done: make(chan struct{})}
+		p := &proc{pid: 100_000 + i, out: newOutput(0), done: make(chan struct{})}
 		p.out.write(stdout, make([]byte, RingSize))
 		close(p.done)
 		tab.ended(p)

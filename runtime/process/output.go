@@ -28,6 +28,7 @@ const (
 // write, subscribers read at their own speed.
 type output struct {
 	terminal bool // constant
+	size     int  // of the rings; constant
 
 	mu    sync.Mutex
 	rings [outputs]ring
@@ -37,8 +38,13 @@ type output struct {
 	quit  chan struct{}             // closed: writers are not held back any more
 }
 
-func newOutput() *output {
+// newOutput returns an output that keeps size bytes of each; 0: [RingSize].
+func newOutput(size int) *output {
+	if size == 0 {
+		size = RingSize
+	}
 	return &output{
+		size: size, rings: [outputs]ring{{size: size}, {size: size}},
 		subs:  map[*subscription]struct{}{},
 		space: [outputs]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)},
 		quit:  make(chan struct{}),
@@ -72,9 +78,9 @@ func (o *output) write(i int, p []byte) {
 // roomLocked is how much can be written to output i without taking away what a
 // subscriber has not read.
 func (o *output) roomLocked(i int) int {
-	room := RingSize
+	room := o.size
 	for s := range o.subs {
-		room = min(room, RingSize-int(o.rings[i].end-s.pos[i]))
+		room = min(room, o.size-int(o.rings[i].end-s.pos[i]))
 	}
 	return room
 }
@@ -125,7 +131,7 @@ func (o *output) forget() {
 		return
 	}
 	for i := range o.rings {
-		o.rings[i] = ring{end: o.rings[i].end, base: o.rings[i].end}
+		o.rings[i] = ring{size: o.size, end: o.rings[i].end, base: o.rings[i].end}
 	}
 }
 
@@ -187,9 +193,10 @@ func notify(c chan struct{}) {
 	}
 }
 
-// ring keeps the last RingSize bytes of a stream. It grows as it fills, so that
+// ring keeps the last size bytes of a stream. It grows as it fills, so that
 // quiet processes cost little.
 type ring struct {
+	size int
 	buf  []byte // byte x of the stream is buf[x%len(buf)]
 	base uint64 // bytes before it were never kept or were forgotten
 	end  uint64 // length of the stream so far
@@ -203,10 +210,10 @@ func (r *ring) start() uint64 {
 	return r.base
 }
 
-// write appends p, at most RingSize bytes, over the oldest ones when it must.
+// write appends p, at most size bytes, over the oldest ones when it must.
 func (r *ring) write(p []byte) {
-	if need := int(r.end-r.start()) + len(p); need > len(r.buf) && len(r.buf) < RingSize {
-		r.grow(min(RingSize, max(need, 2*len(r.buf), 4<<10)))
+	if need := int(r.end-r.start()) + len(p); need > len(r.buf) && len(r.buf) < r.size {
+		r.grow(min(r.size, max(need, 2*len(r.buf), 4<<10)))
 	}
 	for len(p) > 0 {
 		n := copy(r.buf[r.end%uint64(len(r.buf)):], p)

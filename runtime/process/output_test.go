@@ -14,7 +14,7 @@ import (
 // TestRingKeepsTheLastBytes compares a ring with a slice that keeps everything.
 func TestRingKeepsTheLastBytes(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
-	var r ring
+	r := ring{size: RingSize}
 	var all []byte
 	for len(all) < 3*RingSize {
 		p := make([]byte, rnd.IntN(chunkSize))
@@ -52,7 +52,7 @@ func collect(s *subscription) (out [outputs]string, end *pb.ProcessEvent_EndEven
 }
 
 func TestOutputHoldsBackForTheSlowest(t *testing.T) {
-	o := newOutput()
+	o := newOutput(0)
 	slow := o.subscribe()
 	written := make(chan struct{})
 	go func() {
@@ -79,7 +79,7 @@ func TestOutputHoldsBackForTheSlowest(t *testing.T) {
 }
 
 func TestOutputWithoutReadersDropsTheOldest(t *testing.T) {
-	o := newOutput()
+	o := newOutput(0)
 	o.write(stdout, bytes.Repeat([]byte("a"), 100))
 	o.write(stdout, bytes.Repeat([]byte("b"), RingSize))
 	s := o.subscribe()
@@ -98,7 +98,7 @@ func TestOutputWithoutReadersDropsTheOldest(t *testing.T) {
 }
 
 func TestOutputForgets(t *testing.T) {
-	o := newOutput()
+	o := newOutput(0)
 	o.write(stdout, []byte("long ago"))
 	o.forget()
 	if n := o.kept(); n != 0 {

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -35,6 +36,9 @@ type proc struct {
 	finish func()
 	ended  chan struct{} // closed once its output is complete too
 
+	slot    bool                           // it has one of those that the policy gives
+	overrun atomic.Pointer[policy.Refusal] // the rule that ends it
+
 	oom   killCount // at the memory limit
 	space killCount // because of what was written
 
@@ -43,6 +47,7 @@ type proc struct {
 	state    *os.ProcessState // valid once it was collected
 	lost     error            // why the state is not known then
 	lifetime *time.Timer      // nil without a deadline
+	until    time.Time        // the deadline
 }
 
 // reap collects the process, which must be dead or about to be, and lets its
@@ -172,7 +177,10 @@ func (p *proc) hitLimit() (limit, bool) {
 	if !ok || !(ws.Signaled() && ws.Signal() == unix.SIGKILL) && ws.ExitStatus() != 128+int(unix.SIGKILL) {
 		return limit{}, false
 	}
+	rule := p.overrun.Load()
 	switch {
+	case rule != nil:
+		return limit{"E3001", rule.Error()}, true
 	case p.oom.rose():
 		return limit{"E3009", "memory limit"}, true
 	case p.space.rose():

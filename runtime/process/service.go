@@ -23,6 +23,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/environment"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 )
 
 // Headers of our own that Start and SendSignal understand; clients of other
@@ -70,6 +71,9 @@ type Options struct {
 	// too much; nil: none are.
 	SpaceKills func() uint64
 	OOMScore   int // oom_score_adj of processes; 0 leaves it as it is
+	// Policy is asked before anything is started, and about every call; nil: all
+	// may be.
+	Policy *policy.Policy
 	// Channel takes a parked connection by its id; nil: there are none. The file
 	// belongs to the caller.
 	Channel func(id string) (*os.File, bool)
@@ -84,6 +88,8 @@ type Service struct {
 	marker *marker
 	reaper *reaper    // nil unless Options.Reap
 	stops  *stopGuard // nil with Options.Reap
+	rules  *policy.Commands // of the policy
+	slots  slots
 	serial atomic.Uint64
 	self   string // see ownDescriptors
 
@@ -110,7 +116,7 @@ func New(o Options) *Service {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{opts: o, table: newTable(), marker: newMarker(), self: ownDescriptors(), ignored: make(chan os.Signal, 1)}
+	s := &Service{opts: o, rules: o.Policy.Commands(), table: newTable(), marker: newMarker(), self: ownDescriptors(), ignored: make(chan os.Signal, 1)}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if o.Reap {
 		s.reaper = newReaper()
@@ -210,6 +216,9 @@ func (s *Service) find(sel *pb.ProcessSelector, past bool) (*proc, error) {
 
 // List lists the living processes.
 func (s *Service) List(context.Context, *connect.Request[pb.ListRequest]) (*connect.Response[pb.ListResponse], error) {
+	if err := s.opts.Policy.Endpoint("process.list"); err != nil {
+		return nil, policy.Connect(err)
+	}
 	s.settle()
 	resp := &pb.ListResponse{}
 	for _, p := range s.table.living() {
@@ -224,6 +233,9 @@ func (s *Service) List(context.Context, *connect.Request[pb.ListRequest]) (*conn
 func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartRequest], stream *connect.ServerStream[pb.StartResponse]) error {
 	if ctx.Err() != nil {
 		return ended(ctx)
+	}
+	if err := s.mayStart(req.Msg.GetPty() != nil, req.Header().Get(ChannelHeader) != ""); err != nil {
+		return err
 	}
 	l := &launch{
 		svc: s, user: account.FromContext(ctx), config: req.Msg.GetProcess(),
@@ -279,7 +291,7 @@ func (s *Service) Start(ctx context.Context, req *connect.Request[pb.StartReques
 // Connect follows a process from the oldest output that is still kept. One that
 // has ended can be connected to for [KeepEnded].
 func (s *Service) Connect(ctx context.Context, req *connect.Request[pb.ConnectRequest], stream *connect.ServerStream[pb.ConnectResponse]) error {
-	p, err := s.find(req.Msg.GetProcess(), true)
+	p, err := s.findFor("connect", req.Msg.GetProcess(), true)
 	if err != nil {
 		return err
 	}
@@ -309,7 +321,7 @@ func keepalive(h http.Header) time.Duration {
 // SendSignal sends SIGKILL to the whole tree of a process and returns when it
 // is gone, or SIGTERM to its process group.
 func (s *Service) SendSignal(ctx context.Context, req *connect.Request[pb.SendSignalRequest]) (*connect.Response[pb.SendSignalResponse], error) {
-	p, err := s.find(req.Msg.GetProcess(), false)
+	p, err := s.findFor("signal", req.Msg.GetProcess(), false)
 	if err != nil {
 		return nil, err
 	}

@@ -53,12 +53,25 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	program, err := l.vet(name)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer program.close()
 	p := &proc{
 		config: l.listed(), tag: tag, serial: l.svc.serial.Add(1),
-		out: newOutput(), done: make(chan struct{}), ended: make(chan struct{}),
+		out: newOutput(l.rules().MaxOutput()), done: make(chan struct{}), ended: make(chan struct{}),
 	}
 	ends, done, err := l.files(p)
 	defer done()
+	if err != nil {
+		p.closeFiles()
+		return nil, nil, l.startError(name, err)
+	}
+	exe, err := program.execName(l.svc, l, ends)
+	if err == nil {
+		err = l.svc.take(p)
+	}
 	if err != nil {
 		p.closeFiles()
 		return nil, nil, l.startError(name, err)
@@ -72,17 +85,19 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 		Sys:   &syscall.SysProcAttr{Setsid: true, Setctty: p.term != nil, Ctty: 0, Credential: l.user.Credential()},
 	}
 	argv := append([]string{l.config.GetCmd()}, l.config.GetArgs()...)
-	err = l.svc.spawn(p, name, argv, attr)
+	err = l.svc.spawn(p, exe, argv, attr)
 	// A file that was just written is busy for as long as another command, which
 	// was between fork and exec then, holds a copy of the writer's descriptor.
 	for pause := time.Millisecond; errors.Is(err, unix.ETXTBSY) && pause < maxBusy; pause *= 2 {
 		time.Sleep(pause)
-		err = l.svc.spawn(p, name, argv, attr)
+		err = l.svc.spawn(p, exe, argv, attr)
 	}
 	if err != nil {
+		l.svc.free(p)
 		p.closeFiles()
 		return nil, nil, l.startError(name, err)
 	}
+	l.svc.limitRuntime(p)
 	return p, sub, nil
 }
 
@@ -283,6 +298,7 @@ func (s *Service) spawn(p *proc, name string, argv []string, attr *os.ProcAttr) 
 // finish publishes the end of p: it was collected, and its output is complete.
 func (s *Service) finish(p *proc) {
 	p.count.close()
+	s.free(p) // before anybody learns of the end and starts the next one
 	p.out.finish(p.endEvent())
 	close(p.ended)
 	s.table.ended(p)

@@ -124,7 +124,7 @@ func New(o *Options) (*Server, error) {
 	s := &Server{opts: opts, policy: rules, env: variables(&opts), channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
 	s.process = process.New(process.Options{
 		Env: s.env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
-		OOMKills: opts.OOMKills, SpaceKills: opts.SpaceKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Logger: opts.Logger,
+		OOMKills: opts.OOMKills, SpaceKills: opts.SpaceKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Policy: rules, Logger: opts.Logger,
 	})
 	s.http = &http.Server{
 		Handler:           s.routes(users),

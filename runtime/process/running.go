@@ -14,6 +14,7 @@ import (
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 // Running is a process followed by code of the runtime itself, such as the HTTP
@@ -79,6 +80,13 @@ func (r *Running) End() *pb.ProcessEvent_EndEvent {
 	default:
 		return nil
 	}
+}
+
+// Limit says which limit of the sandbox ended the process, once Done is closed;
+// empty: none did.
+func (r *Running) Limit() errdefs.Code {
+	limit, _ := r.p.hitLimit()
+	return limit.code
 }
 
 // Next waits for what comes next: output, and last an end event. After that, and

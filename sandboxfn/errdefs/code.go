@@ -98,6 +98,8 @@ var table = []row{
 	{code: "E3011", meaning: "an option of a command is malformed", exit: 2},
 	{code: "E3012", meaning: "working directory is not usable"},
 	{code: "E3013", meaning: "standard input of the process is closed"},
+	{code: "E3014", meaning: "an argument of a named command is missing, unknown or of a wrong type", suggestion: "list the commands to see their arguments", exit: 2},
+	{code: "E3015", meaning: "a named command failed"},
 
 	{code: "E4000", meaning: "file operation failed"},
 	{code: "E4001", meaning: "path not found", exit: 4},

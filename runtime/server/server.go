@@ -19,6 +19,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/internal/pb/filesystem/filesystemconnect"
 	"github.com/agent-sandbox/sandbox-go/internal/pb/process/processconnect"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/command"
 	"github.com/agent-sandbox/sandbox-go/runtime/environment"
 	"github.com/agent-sandbox/sandbox-go/runtime/filesystem"
 	"github.com/agent-sandbox/sandbox-go/runtime/httpapi"
@@ -67,6 +68,9 @@ type Options struct {
 	// group that is to be seen say. It may be called concurrently.
 	Usage           func() Usage
 	CommandOOMScore int // oom_score_adj of commands
+	// Commands are the named commands of a program that is its own runtime, beside
+	// those of Template. New freezes it. Nil: there are none.
+	Commands *command.Registry
 	// Template is what the sandbox was made from; nil: nothing was said. The server
 	// keeps it and does not change it.
 	Template *model.Template
@@ -81,6 +85,8 @@ type Server struct {
 	files    *filesystem.Service
 	api      *httpapi.API
 	env      *environment.Environment
+	users    *account.Book
+	commands *command.Service
 	channels *channels
 	tunnels  *tunnels
 	meter    meter
@@ -121,11 +127,16 @@ func New(o *Options) (*Server, error) {
 	if err := rules.Know(slices.Concat(protocolRows, Endpoints())); err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, policy: rules, env: variables(&opts), channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
+	commands, err := opts.Commands.With(opts.Template)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{opts: opts, users: users, policy: rules, env: variables(&opts), channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
 	s.process = process.New(process.Options{
 		Env: s.env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
 		OOMKills: opts.OOMKills, SpaceKills: opts.SpaceKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Policy: rules, Logger: opts.Logger,
 	})
+	s.commands = command.New(command.Options{Registry: commands, Process: s.process, Users: users, WorkDir: opts.DefaultWorkDir})
 	s.http = &http.Server{
 		Handler:           s.routes(users),
 		ReadHeaderTimeout: headerTimeout,

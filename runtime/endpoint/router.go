@@ -46,7 +46,9 @@ func Router(rows []Endpoint, gate Gate, around func(http.Handler) http.Handler) 
 		if around != nil {
 			h = around(h)
 		}
-		router.Methods(row.Method).Path(row.Path).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		// The path comes first: a method that fits another path would make the router
+		// forget that this path has no such method.
+		router.Path(row.Path).Methods(row.Method).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !on(row) {
 				notFound(w, r, "E8022")
 				return

@@ -1,0 +1,324 @@
+//go:build linux
+
+package server
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"connectrpc.com/connect"
+
+	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/process"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
+)
+
+// starting is what a door is asked to start.
+type starting struct {
+	cmd  string
+	args []string
+	cwd  string
+	envs map[string]string
+}
+
+// commandDoor is one way to start a program. Start returns what was printed, or
+// how the door refuses: an error whose text has the code and the rule.
+type commandDoor struct {
+	name  string
+	start func(t *testing.T, r *rig, s starting) (string, error)
+}
+
+// commandDoors are all ways that start what the client says.
+var commandDoors = []commandDoor{
+	{"process", func(t *testing.T, r *rig, s starting) (string, error) {
+		res, err := r.run(t.Context(), s.request())
+		return outcome(res, err)
+	}},
+	{"terminal", func(t *testing.T, r *rig, s starting) (string, error) {
+		req := s.request()
+		req.Pty = &pb.PTY{}
+		res, err := r.run(t.Context(), req)
+		return outcome(res, err)
+	}},
+	{"function worker", func(t *testing.T, r *rig, s starting) (string, error) {
+		conn, resp := openChannel(t, r, testChannel)
+		defer conn.Close()
+		if resp.StatusCode != http.StatusSwitchingProtocols {
+			t.Fatal(resp.Status)
+		}
+		res, err := r.run(t.Context(), s.request(), process.ChannelHeader, testChannel)
+		return outcome(res, err)
+	}},
+	{"the runtime itself", func(t *testing.T, r *rig, s starting) (string, error) {
+		u, err := account.NewBook("", false).Lookup("")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := r.Server.process.Begin(account.NewContext(t.Context(), u), s.request())
+		if err != nil {
+			return "", coded(err)
+		}
+		defer p.Close()
+		res := &result{}
+		for res.end == nil {
+			e, err := p.Next(t.Context())
+			if err != nil {
+				return "", err
+			}
+			res.add(e)
+		}
+		return outcome(res, nil)
+	}},
+}
+
+func (s starting) request() *pb.StartRequest {
+	return &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: s.cmd, Args: s.args, Cwd: optional(s.cwd), Envs: s.envs}, Stdin: new(bool)}
+}
+
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// outcome is what a stream brought, as a door gives it.
+func outcome(res *result, err error) (string, error) {
+	if err != nil {
+		return "", coded(err)
+	}
+	if text := res.end.GetError(); text != "" {
+		return "", errors.New(res.stdout + res.stderr + res.pty + text)
+	}
+	return strings.ReplaceAll(res.stdout+res.pty, "\r", ""), nil
+}
+
+// coded puts the code of an error of a call before its text.
+func coded(err error) error {
+	if ce, ok := errors.AsType[*connect.Error](err); ok {
+		return errors.New(ce.Meta().Get(fault.Header) + " " + ce.Code().String() + " " + ce.Message())
+	}
+	return err
+}
+
+// TestCommandRules asks every door the same.
+func TestCommandRules(t *testing.T) {
+	rule := func(program string, args ...string) model.CommandRule {
+		return model.CommandRule{Program: program, Args: args}
+	}
+	no, dir := false, t.TempDir()
+	link, evil, script, env, dashed := dir+"/alias", dir+"/evil", dir+"/script", dir+"/env-script", dir+"/with-option"
+	check(t,
+		os.Symlink("/usr/bin/id", link), os.Mkdir(evil, 0o755),
+		os.Symlink("/bin/sh", evil+"/echo"),
+		os.WriteFile(script, []byte("#!/bin/sh\necho ran\n"), 0o755),
+		os.WriteFile(env, []byte("#! /usr/bin/env sh\necho ran\n"), 0o755),
+		os.WriteFile(dashed, []byte("#!/bin/sh -e\necho ran\n"), 0o755),
+		os.Chmod(dir, 0o755))
+	me, err := user.Current()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		policy model.CommandPolicy
+		start  starting
+		want   string // of the refusal; empty: it runs
+	}{
+		{"no rule", model.CommandPolicy{MaxProcesses: 100}, starting{cmd: "id"}, ""},
+		{"denied", model.CommandPolicy{Deny: []model.CommandRule{rule("id")}}, starting{cmd: "id"}, `commands.deny "id"`},
+		{"denied by path", model.CommandPolicy{Deny: []model.CommandRule{rule("id")}}, starting{cmd: "/usr/bin/id"}, `commands.deny "id"`},
+		{"denied by another name", model.CommandPolicy{Deny: []model.CommandRule{rule("id")}}, starting{cmd: link}, `commands.deny "id"`},
+		{"denied over dots", model.CommandPolicy{Deny: []model.CommandRule{rule("id")}}, starting{cmd: "/usr/../usr/bin/./id"}, `commands.deny "id"`},
+		{"path denied", model.CommandPolicy{Deny: []model.CommandRule{rule("/usr/bin/id")}}, starting{cmd: "id"}, `commands.deny "/usr/bin/id"`},
+		{"another is denied", model.CommandPolicy{Deny: []model.CommandRule{rule("id")}}, starting{cmd: "echo"}, ""},
+		{"arguments denied", model.CommandPolicy{Deny: []model.CommandRule{rule("id", "-u")}}, starting{cmd: "id", args: []string{"-u", "-r"}}, `commands.deny "id -u"`},
+		{"other arguments", model.CommandPolicy{Deny: []model.CommandRule{rule("id", "-u")}}, starting{cmd: "id", args: []string{"-g"}}, ""},
+		{"arguments are not text", model.CommandPolicy{Deny: []model.CommandRule{rule("echo", "a", "b")}}, starting{cmd: "echo", args: []string{"a b"}}, ""},
+		{"allowed", model.CommandPolicy{Allow: []model.CommandRule{rule("echo")}}, starting{cmd: "echo", args: []string{"x"}}, ""},
+		{"not allowed", model.CommandPolicy{Allow: []model.CommandRule{rule("echo")}}, starting{cmd: "id"}, `commands.allow is "echo"`},
+		{"nothing allowed", model.CommandPolicy{Allow: []model.CommandRule{}}, starting{cmd: "echo"}, `commands.allow is ""`},
+		{"allowed with arguments", model.CommandPolicy{Allow: []model.CommandRule{rule("id", "-u")}}, starting{cmd: "id", args: []string{"-u"}}, ""},
+		{"allowed with others", model.CommandPolicy{Allow: []model.CommandRule{rule("id", "-u")}}, starting{cmd: "id"}, `commands.allow is "id -u"`},
+		{"allowed and denied", model.CommandPolicy{Allow: []model.CommandRule{rule("id")}, Deny: []model.CommandRule{rule("id", "-u")}}, starting{cmd: "id", args: []string{"-u"}}, `commands.deny "id -u"`},
+		{"shell beside an allow list", model.CommandPolicy{Allow: []model.CommandRule{rule("echo")}}, starting{cmd: "/bin/sh", args: []string{"-c", "echo x"}}, `commands.allow is "echo"`},
+		{"another file of an allowed name", model.CommandPolicy{Allow: []model.CommandRule{rule("echo")}}, starting{cmd: evil + "/echo", args: []string{"-c", "id"}}, `commands.allow is "echo"`},
+		{"PATH of the request", model.CommandPolicy{Allow: []model.CommandRule{rule("echo")}}, starting{cmd: "echo", args: []string{"-c", "id"}, envs: map[string]string{"PATH": evil}}, `commands.allow is "echo"`},
+		{"no shell", model.CommandPolicy{Shell: &no}, starting{cmd: "sh", args: []string{"-c", "echo"}}, "commands.shell false"},
+		{"no shell by another name", model.CommandPolicy{Shell: &no}, starting{cmd: evil + "/echo", args: []string{"-c", "id"}}, "commands.shell false"},
+		{"no shell, no script", model.CommandPolicy{Shell: &no}, starting{cmd: script}, "commands.shell false"},
+		{"no shell, no script with an option", model.CommandPolicy{Shell: &no}, starting{cmd: dashed}, "commands.shell false"},
+		{"no shell, no script by env", model.CommandPolicy{Shell: &no}, starting{cmd: env}, "commands.shell false"},
+		{"no shell, program", model.CommandPolicy{Shell: &no}, starting{cmd: "echo"}, ""},
+		{"script allowed", model.CommandPolicy{Allow: []model.CommandRule{rule(script)}}, starting{cmd: script}, ""},
+		{"user", model.CommandPolicy{Users: []string{me.Username}}, starting{cmd: "echo"}, ""},
+		{"no such user", model.CommandPolicy{Users: []string{"nobody-else"}}, starting{cmd: "echo"}, `commands.users is "nobody-else"`},
+		{"folder", model.CommandPolicy{Cwd: []string{dir}}, starting{cmd: "echo", cwd: evil}, ""},
+		{"another folder", model.CommandPolicy{Cwd: []string{evil}}, starting{cmd: "echo", cwd: dir}, `commands.cwd is "` + evil + `"`},
+		{"folder that is not there", model.CommandPolicy{Cwd: []string{evil}}, starting{cmd: "echo", cwd: "/not/there"}, `commands.cwd is "` + evil + `"`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := newRig(t, func(o *Options) { o.Template = &model.Template{Policy: model.Policy{Commands: c.policy}} })
+			if c.start.cwd == "" {
+				c.start.cwd = dir
+				if c.policy.Cwd != nil {
+					t.Fatal("no folder")
+				}
+			}
+			for _, d := range commandDoors {
+				out, err := d.start(t, r, c.start)
+				switch {
+				case c.want == "" && err != nil:
+					t.Errorf("%s: %v", d.name, err)
+				case c.want != "" && err == nil:
+					t.Errorf("%s: it ran: %q", d.name, out)
+				case c.want != "" && !(strings.Contains(err.Error(), "E8021") && strings.Contains(err.Error(), "policy: "+c.want)):
+					t.Errorf("%s: got %v, want E8021 and %s", d.name, err, c.want)
+				}
+			}
+		})
+	}
+}
+
+// TestCommandFolderFollowsFiles: what must not be read is no working folder.
+func TestCommandFolderFollowsFiles(t *testing.T) {
+	dir := realTempDir(t)
+	no := false
+	check(t, os.Mkdir(dir+"/in", 0o755), os.Mkdir(dir+"/out", 0o755), os.Symlink(dir+"/out", dir+"/in/link"), os.Symlink(dir+"/in", dir+"/in/back"))
+	r := newRig(t, func(o *Options) {
+		o.Template = &model.Template{Policy: model.Policy{Files: model.FilePolicy{Read: []string{dir + "/in"}, FollowLinks: &no}}}
+	})
+	for _, d := range commandDoors {
+		for cwd, want := range map[string]string{
+			dir + "/in": "", dir + "/out": "files.read is", dir + "/in/link": "files.follow_links false", dir + "/in/back": "files.follow_links false", dir + "/no": "files.read is",
+		} {
+			_, err := d.start(t, r, starting{cmd: "echo", cwd: cwd})
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), "E8020") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s in %s: got %v, want %q", d.name, cwd, err, want)
+			}
+		}
+	}
+}
+
+// TestStrippedVariables looks at the environment of a command by every door.
+func TestStrippedVariables(t *testing.T) {
+	r := newRig(t, func(o *Options) {
+		o.Env = map[string]string{"LD_FROM_SANDBOX": "1", "GIT_SSH": "1", "PLAIN": "1"}
+		o.Template = &model.Template{Policy: model.Policy{Commands: model.CommandPolicy{EnvDeny: []string{"GIT_*"}}}}
+	})
+	envs := map[string]string{"LD_PRELOAD": "x", "LD_LIBRARY_PATH": "x", "GLIBC_TUNABLES": "x", "SANDBOX_ID": "x", "GIT_DIR": "x", "SANDBOX_WORKER": "unit", "ASKED": "1"}
+	for _, d := range commandDoors {
+		out, err := d.start(t, r, starting{cmd: "/usr/bin/env", envs: envs})
+		if err != nil {
+			t.Errorf("%s: %v", d.name, err)
+			continue
+		}
+		var names []string
+		for line := range strings.Lines(out) {
+			name, _, _ := strings.Cut(line, "=")
+			names = append(names, name)
+		}
+		for _, name := range []string{"LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "SANDBOX_ID", "GIT_DIR", "GIT_SSH"} {
+			if slices.Contains(names, name) {
+				t.Errorf("%s: %s is there", d.name, name)
+			}
+		}
+		for _, name := range []string{"LD_FROM_SANDBOX", "PLAIN", "ASKED", "SANDBOX_WORKER"} {
+			if !slices.Contains(names, name) {
+				t.Errorf("%s: %s is missing: %v", d.name, name, names)
+			}
+		}
+	}
+}
+
+// TestMaxProcesses: the one more is refused by every door, whichever door the
+// others came by, and a place is free once one has ended.
+func TestMaxProcesses(t *testing.T) {
+	r := newRig(t, func(o *Options) {
+		o.Template = &model.Template{Policy: model.Policy{Commands: model.CommandPolicy{MaxProcesses: 2}}}
+	})
+	var pids []uint32
+	var ends []<-chan *result
+	for range 2 {
+		pid, end := r.begin(t, sh("exec sleep 1000"))
+		pids, ends = append(pids, pid), append(ends, end)
+	}
+	for _, d := range commandDoors {
+		if _, err := d.start(t, r, starting{cmd: "echo"}); err == nil || !strings.Contains(err.Error(), "E8021 resource_exhausted") || !strings.Contains(err.Error(), "policy: commands.max_processes 2") {
+			t.Errorf("%s: %v", d.name, err)
+		}
+	}
+	if err := r.signal(t.Context(), pids[0], pb.Signal_SIGNAL_SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-ends[0]
+	for _, d := range commandDoors {
+		// One after the other, each in the place that the one before has left.
+		if _, err := d.start(t, r, starting{cmd: "echo"}); err != nil {
+			t.Errorf("%s: %v", d.name, err)
+		}
+		if _, err := d.start(t, r, starting{cmd: "/not/there"}); err == nil {
+			t.Errorf("%s: no error", d.name)
+		}
+	}
+	check(t, r.signal(t.Context(), pids[1], pb.Signal_SIGNAL_SIGKILL))
+	<-ends[1]
+}
+
+// TestMaxRuntime: a command that would run for ever ends, and says why.
+func TestMaxRuntime(t *testing.T) {
+	r := newRig(t, func(o *Options) {
+		o.Template = &model.Template{Policy: model.Policy{Commands: model.CommandPolicy{MaxRuntime: 50 * time.Millisecond}}}
+	})
+	for _, d := range commandDoors {
+		_, err := d.start(t, r, starting{cmd: "sleep", args: []string{"100000"}})
+		if err == nil || !strings.Contains(err.Error(), "policy: commands.max_runtime 50ms") {
+			t.Errorf("%s: %v", d.name, err)
+		}
+	}
+	// The deadline of a request that is before it stays one.
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+	defer cancel()
+	if _, err := r.run(ctx, sh("exec sleep 100000")); connect.CodeOf(err) != connect.CodeDeadlineExceeded {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestMaxOutput: of what nobody reads, as much is kept as the policy says.
+func TestMaxOutput(t *testing.T) {
+	const kept = 5000
+	r := newRig(t, func(o *Options) {
+		o.Template = &model.Template{Policy: model.Policy{Commands: model.CommandPolicy{MaxOutput: kept}}}
+	})
+	pid, end := r.begin(t, sh("head -c 100000 /dev/zero"))
+	if res := <-end; len(res.stdout) != 100000 {
+		t.Errorf("a client that reads got %d bytes", len(res.stdout))
+	}
+	res, err := r.connect(t.Context(), pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := res.header.Get(process.DroppedHeader); len(res.stdout) != kept || got != "stdout=95000, stderr=0" {
+		t.Errorf("kept %d bytes, %s", len(res.stdout), got)
+	}
+}
+
+// realTempDir is a folder by the name that the kernel has for it.
+func realTempDir(t testing.TB) string {
+	t.Helper()
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

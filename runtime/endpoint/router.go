@@ -40,15 +40,15 @@ func Router(rows []Endpoint, gate Gate, around func(http.Handler) http.Handler) 
 	}
 	// A path is what it says: nothing is redirected.
 	router := mux.NewRouter().SkipClean(true)
-	on := func(row Endpoint) bool { return gate.Endpoint(row.Name) == nil }
-	for _, row := range rows {
+	routes := make([]*mux.Route, len(rows))
+	on := func(row *Endpoint) bool { return gate.Endpoint(row.Name) == nil }
+	for i := range rows {
+		row := &rows[i]
 		var h http.Handler = row.Handle
 		if around != nil {
 			h = around(h)
 		}
-		// The path comes first: a method that fits another path would make the router
-		// forget that this path has no such method.
-		router.Path(row.Path).Methods(row.Method).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		routes[i] = router.Methods(row.Method).Path(row.Path).HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if !on(row) {
 				notFound(w, r, "E8022")
 				return
@@ -56,38 +56,30 @@ func Router(rows []Endpoint, gate Gate, around func(http.Handler) http.Handler) 
 			h.ServeHTTP(w, r)
 		})
 	}
-	router.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { notFound(w, r, "") })
-	router.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	// Another method of a path that is there, or nothing.
+	other := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		var allow []string
-		off := false
-		for _, row := range rows {
-			other := r.Clone(r.Context())
-			other.Method = row.Method
-			match := mux.RouteMatch{}
-			if !router.Match(other, &match) || match.MatchErr != nil || slices.Contains(allow, row.Method) {
-				continue
-			}
-			if path, err := match.Route.GetPathTemplate(); err != nil || path != row.Path {
-				continue
-			}
-			if !on(row) {
-				off = true
-				continue
-			}
-			allow = append(allow, row.Method)
-		}
-		if len(allow) == 0 {
-			code := errdefs.Code("")
-			if off {
+		code := errdefs.Code("")
+		for i, route := range routes {
+			with := r.Clone(r.Context())
+			with.Method = rows[i].Method
+			switch {
+			case !route.Match(with, &mux.RouteMatch{}):
+			case on(&rows[i]):
+				allow = append(allow, rows[i].Method)
+			default:
 				code = "E8022"
 			}
+		}
+		if len(allow) == 0 {
 			notFound(w, r, code)
 			return
 		}
 		slices.Sort(allow)
-		w.Header().Set("Allow", strings.Join(allow, ", "))
+		w.Header().Set("Allow", strings.Join(slices.Compact(allow), ", "))
 		fault.HTTP(w, http.StatusMethodNotAllowed, "E3006", "method "+r.Method+" is not for this path")
 	})
+	router.NotFoundHandler, router.MethodNotAllowedHandler = other, other
 	return router
 }
 

@@ -26,6 +26,7 @@ type proc struct {
 	mark   uint64
 	config *pb.ProcessConfig
 	tag    *string
+	began  time.Time
 	out    *output
 	in     *input
 	pipes  []*pipe       // of stdout and stderr, or of the terminal

@@ -59,7 +59,7 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 	}
 	defer program.close()
 	p := &proc{
-		config: l.listed(), tag: tag, serial: l.svc.serial.Add(1),
+		config: l.listed(), tag: tag, serial: l.svc.serial.Add(1), began: time.Now(),
 		out: newOutput(l.rules().MaxOutput()), done: make(chan struct{}), ended: make(chan struct{}),
 	}
 	ends, done, err := l.files(p)

@@ -31,6 +31,8 @@ type table struct {
 	past  []pastProc    // guarded by mu; oldest first
 	bytes int           // guarded by mu; of the outputs of past
 	timer *time.Timer   // guarded by mu; runs while past is not empty
+
+	records []Info // guarded by mu; of processes that have ended, oldest first
 }
 
 type pastProc struct {
@@ -55,6 +57,7 @@ func (t *table) ended(p *proc) {
 	if t.live[p.pid] == p {
 		delete(t.live, p.pid)
 	}
+	t.recordLocked(p)
 	kept := p.out.kept()
 	t.past = append(t.past, pastProc{p, time.Now(), kept})
 	t.bytes += kept

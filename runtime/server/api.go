@@ -33,6 +33,7 @@ func (s *Server) newAPI() *httpapi.API {
 		Process: s.process, Files: s.files, Env: s.env, WorkDir: s.opts.DefaultWorkDir, Shell: s.shell(),
 		Usage: func() httpapi.Usage { return httpapi.Usage(s.usage()) },
 		Token: s.opts.Token != "", Logger: s.opts.Logger,
+		Heartbeat: s.opts.testOnlyHeartbeat, TerminalIdle: s.opts.testOnlyTerminalIdle,
 	})
 }
 

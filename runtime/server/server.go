@@ -75,6 +75,8 @@ type Options struct {
 	// keeps it and does not change it.
 	Template *model.Template
 	Logger   *slog.Logger // nil discards
+
+	testOnlyHeartbeat, testOnlyTerminalIdle time.Duration // zero: those of package httpapi
 }
 
 // Server is the runtime of one sandbox.
@@ -162,6 +164,7 @@ func (s *Server) Serve(l net.Listener) error {
 // returns when nothing is left or ctx ends. The server cannot be used again.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.process.Shutdown(ctx)
+	s.api.Close()
 	s.files.Close()
 	s.channels.close()
 	s.tunnels.close()

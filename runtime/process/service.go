@@ -86,8 +86,8 @@ type Service struct {
 	opts   Options
 	table  *table
 	marker *marker
-	reaper *reaper    // nil unless Options.Reap
-	stops  *stopGuard // nil with Options.Reap
+	reaper *reaper          // nil unless Options.Reap
+	stops  *stopGuard       // nil with Options.Reap
 	rules  *policy.Commands // of the policy
 	slots  slots
 	serial atomic.Uint64

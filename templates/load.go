@@ -223,7 +223,9 @@ func load(fsys fs.FS, name string, show func(string) string) (*model.Template, e
 		if s.Copy == nil {
 			continue
 		}
-		if _, err := fs.Stat(fsys, path.Clean(s.Copy.Src)); err != nil {
+		if first, _, _ := strings.Cut(path.Clean(s.Copy.Src), "/"); first == baseFolder {
+			r.failAt(fmt.Sprintf("build[%d].copy.src", i), fmt.Sprintf("src %q: %s is for the files of other templates", s.Copy.Src, baseFolder), "")
+		} else if _, err := fs.Stat(fsys, path.Clean(s.Copy.Src)); err != nil {
 			r.failAt(fmt.Sprintf("build[%d].copy.src", i), fmt.Sprintf("src %q is not in the template's folder", s.Copy.Src), "")
 		}
 	}

@@ -40,7 +40,7 @@ func (p Problem) String() string {
 }
 
 // Invalid says what is wrong with a template: everything that is, in the order of
-// the file. It wraps an [*errdefs.Error] with code E2004.
+// the file. It wraps an [*errdefs.Error] with code E2004; E2007 for a catalog.
 type Invalid struct {
 	Problems []Problem // at least one
 	err      *errdefs.Error
@@ -52,14 +52,16 @@ func (e *Invalid) Error() string {
 	for i, p := range e.Problems {
 		lines[i] = p.String()
 	}
-	return "E2004 read template: " + strings.Join(lines, "\n")
+	return string(e.err.Code) + " " + e.err.Op + ": " + strings.Join(lines, "\n")
 }
 
 // Unwrap returns the coded error, whose message is the first problem.
 func (e *Invalid) Unwrap() error { return e.err }
 
 // invalid makes the error of problems; nil when there are none.
-func invalid(problems []Problem) error {
+func invalid(problems []Problem) error { return invalidAs("E2004", "read template", problems) }
+
+func invalidAs(code errdefs.Code, op string, problems []Problem) error {
 	if len(problems) == 0 {
 		return nil
 	}
@@ -72,7 +74,7 @@ func invalid(problems []Problem) error {
 	if n := len(problems); n > 1 {
 		message += fmt.Sprintf(" (and %d more)", n-1)
 	}
-	return &Invalid{Problems: problems, err: errdefs.New("E2004", "read template", message)}
+	return &Invalid{Problems: problems, err: errdefs.New(code, op, message)}
 }
 
 // nearest is the word of known that s was probably meant to be; "" when none is

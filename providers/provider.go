@@ -160,6 +160,14 @@ type Doctor interface {
 	Diagnose(ctx context.Context) []Finding
 }
 
+// Collector is implemented by providers that keep things on this machine which
+// outlive what they were for.
+type Collector interface {
+	// GC removes what dead sandboxes left behind, and what was not used for long
+	// and can be had again. Nothing that a living sandbox has is touched.
+	GC(ctx context.Context) error
+}
+
 // Finding is one result of a check of this machine.
 type Finding struct {
 	What   string       `json:"what"` // as in Report: "memory", "network", "gvisor", …

@@ -167,6 +167,26 @@ func (o *ClientOptions) withDefaults() (ClientOptions, *config.Config, error) {
 // Provider is the name of the client's provider.
 func (c *Client) Provider() string { return c.opts.Provider }
 
+// Setting is a setting of a [Client] and where it comes from.
+type Setting struct {
+	Name   string // as docs/configuration.md lists it
+	Value  string // of a secret, a hint
+	Source string // "environment SANDBOX_REGION", …
+}
+
+// Settings are the provider and the settings that something sets, in the order of
+// docs/configuration.md. They hold no secret.
+func (c *Client) Settings() []Setting {
+	name, reason := c.cfg.Provider()
+	out := []Setting{{Name: "provider", Value: name, Source: reason}}
+	for _, v := range c.cfg.Values() {
+		if v.Key != "provider" {
+			out = append(out, Setting{Name: v.Key, Value: v.String(), Source: v.Source})
+		}
+	}
+	return out
+}
+
 // Close ends the client: its idle workers, the sandboxes it created attached to
 // this process, and every connection. Sandboxes that were created detached, or
 // only connected to, live on. It is idempotent, bounded, and reports what could

@@ -59,3 +59,33 @@ func (c *Client) Diagnose(ctx context.Context, o *DiagnoseOptions) ([]Finding, e
 	}
 	return d.Diagnose(ctx), nil
 }
+
+// GC is [Client.GC] on the client of ctx, or the default one.
+func GC(ctx context.Context) error {
+	c, err := clientFrom(ctx)
+	if err != nil {
+		return err
+	}
+	return c.GC(ctx)
+}
+
+// GC removes what sandboxes that are dead left on this machine, and what was not
+// used for long and can be had again. Every program that makes local sandboxes
+// does so when it begins; GC does it now. Living sandboxes, also those that
+// hibernate, snapshots and volumes stay. Providers that keep nothing on this
+// machine: [ErrNotSupported].
+func (c *Client) GC(ctx context.Context) error {
+	const op = "collect remains"
+	p, err := c.provider("")
+	if err != nil {
+		return err
+	}
+	g, ok := p.(providers.Collector)
+	if !ok {
+		return errdefs.New("E8004", op, "provider "+p.Name()+" keeps nothing on this machine")
+	}
+	if err := g.GC(ctx); err != nil {
+		return c.providerError(ctx, op, err)
+	}
+	return nil
+}

@@ -243,6 +243,33 @@ func (c *Client) Connect(ctx context.Context, id string, o *ConnectOptions) (*Sa
 	return sb, nil
 }
 
+// Inspect is [Client.Inspect] on the client of ctx, or the default one.
+func Inspect(ctx context.Context, id string) (*Info, error) {
+	c, err := clientFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.Inspect(ctx, id)
+}
+
+// Inspect describes a sandbox of the client's provider without touching it: one
+// that is paused or hibernates stays so. Errors: as for [Client.Connect].
+func (c *Client) Inspect(ctx context.Context, id string) (*Info, error) {
+	const op = "describe sandbox"
+	if err := checkID(op, id); err != nil {
+		return nil, err
+	}
+	p, err := c.provider("")
+	if err != nil {
+		return nil, err
+	}
+	s, err := p.Get(ctx, id)
+	if err != nil {
+		return nil, c.providerError(ctx, op, err)
+	}
+	return infoOf(s), nil
+}
+
 // List yields the sandboxes of the provider, newest first. Pages are fetched as
 // the loop asks for them; after an error the sequence ends.
 func (c *Client) List(ctx context.Context, o *ListOptions) iter.Seq2[*Info, error] {

@@ -47,6 +47,14 @@ func (sb *Sandbox) URL(port int) (string, error) {
 	return sb.forward(port)
 }
 
+// Forwarded reports whether the address that [Sandbox.URL] gave for a port is one
+// of this process, which ends with the handle.
+func (sb *Sandbox) Forwarded(port int) bool {
+	sb.forwards.mu.Lock()
+	defer sb.forwards.mu.Unlock()
+	return sb.forwards.url[port] != ""
+}
+
 // Header is what HTTP requests to [Sandbox.URL] need in addition: who is meant,
 // and a token where the provider asks for one. It holds secrets. It is empty
 // when nothing is needed, and nil when the provider cannot say.

@@ -42,11 +42,38 @@ type SnapshotListOptions struct {
 // When ctx ends first, local keeps nothing; a service may have finished it.
 // Providers that have no snapshots: [ErrNotSupported].
 func (sb *Sandbox) Snapshot(ctx context.Context, o *SnapshotOptions) (*SnapshotInfo, error) {
-	const op = "take snapshot"
 	if err := sb.usable(); err != nil {
 		return nil, err
 	}
-	p, err := snapshotter(ctx, op, sb.provider)
+	s, err := sb.client.snapshot(ctx, sb.provider, sb.id, o)
+	return s, sb.note(err)
+}
+
+// Snapshot is [Client.Snapshot] on the client of ctx, or the default one.
+func Snapshot(ctx context.Context, id string, o *SnapshotOptions) (*SnapshotInfo, error) {
+	c, err := clientFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.Snapshot(ctx, id, o)
+}
+
+// Snapshot is [Sandbox.Snapshot] for a sandbox of the client's provider, whoever
+// created it. One that is paused stays so.
+func (c *Client) Snapshot(ctx context.Context, id string, o *SnapshotOptions) (*SnapshotInfo, error) {
+	if err := checkID("take snapshot", id); err != nil {
+		return nil, err
+	}
+	p, err := c.provider("")
+	if err != nil {
+		return nil, err
+	}
+	return c.snapshot(ctx, p, id, o)
+}
+
+func (c *Client) snapshot(ctx context.Context, provider providers.Provider, id string, o *SnapshotOptions) (*SnapshotInfo, error) {
+	const op = "take snapshot"
+	p, err := snapshotter(ctx, op, provider)
 	if err != nil {
 		return nil, err
 	}
@@ -66,11 +93,11 @@ func (sb *Sandbox) Snapshot(ctx context.Context, o *SnapshotOptions) (*SnapshotI
 	if check.problem != "" {
 		return nil, errdefs.New("E2011", op, check.problem)
 	}
-	s, err := p.Snapshot(ctx, sb.id, providers.SnapshotRequest{Name: v.Name, Metadata: maps.Clone(v.Metadata)})
+	s, err := p.Snapshot(ctx, id, providers.SnapshotRequest{Name: v.Name, Metadata: maps.Clone(v.Metadata)})
 	if err != nil {
-		return nil, sb.note(sb.client.providerError(ctx, op, err))
+		return nil, c.providerError(ctx, op, err)
 	}
-	return snapshotInfo(sb.provider, s), nil
+	return snapshotInfo(provider, s), nil
 }
 
 func snapshotter(ctx context.Context, op string, p providers.Provider) (providers.Snapshotter, error) {

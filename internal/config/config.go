@@ -149,6 +149,20 @@ func (c *Config) stronger(v Value) Value {
 	return v
 }
 
+// Values are the settings that something sets, in the order of the table.
+func (c *Config) Values() []Value {
+	var out []Value
+	for _, s := range table {
+		if s.kind == foreign {
+			continue
+		}
+		if v := c.Value(s.key); v.Layer != LayerDefault {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
 // Text is the value of a setting, or "".
 func (c *Config) Text(key string) string { return c.Value(key).text }
 

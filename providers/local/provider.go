@@ -104,6 +104,7 @@ var (
 	_ providers.PortExposer   = (*Provider)(nil)
 	_ providers.Meter         = (*Provider)(nil)
 	_ providers.Auditor       = (*Provider)(nil)
+	_ providers.Collector     = (*Provider)(nil)
 )
 
 // New makes a provider. It touches nothing yet: the state directory is opened

@@ -23,7 +23,8 @@ func (c Code) Meaning() string { return c.info().meaning }
 func (c Code) Suggestion() string { return c.info().suggestion }
 
 // ExitStatus is the status with which commands end for an error of code c:
-// 1 general, 2 wrong arguments, 3 authentication, 4 not found, 5 timeout, 6 quota.
+// 1 general, 2 wrong arguments, 3 authentication, 4 not found, 5 timeout, 6 quota,
+// 7 refused: by a policy or permissions, or for want of a capability.
 func (c Code) ExitStatus() int {
 	if s := c.info().exit; s != 0 {
 		return s
@@ -80,7 +81,7 @@ var table = []row{
 	{code: "E2009", meaning: "sandbox was created but did not become ready; it was removed"},
 	{code: "E2010", meaning: "this machine cannot isolate a sandbox", suggestion: "see the remedy in the message, or use another provider"},
 	{code: "E2011", meaning: "an option of the sandbox is out of range or malformed", exit: 2},
-	{code: "E2012", meaning: "a required protection cannot be enforced here"},
+	{code: "E2012", meaning: "a required protection cannot be enforced here", exit: 7},
 	{code: "E2020", meaning: "sandbox unknown", suggestion: "list the sandboxes; an id is known only to the provider that made it", exit: 4},
 	{code: "E2021", meaning: "sandbox expired", suggestion: "create it with a longer Lifetime, or move the end with SetLifetime", exit: 4},
 	{code: "E2022", meaning: "sandbox was killed", exit: 4},
@@ -91,7 +92,7 @@ var table = []row{
 	{code: "E3001", meaning: "command timed out", suggestion: "raise Timeout, or look for what the command waits for", exit: 5, timeout: true},
 	{code: "E3002", meaning: "command ended with a non-zero status"},
 	{code: "E3003", meaning: "code execution failed"},
-	{code: "E3004", meaning: "capability not enabled", suggestion: "declare it in the template"},
+	{code: "E3004", meaning: "capability not enabled", suggestion: "declare it in the template", exit: 7},
 	{code: "E3005", meaning: "named command not found", exit: 4},
 	{code: "E3006", meaning: "the sandbox's server refused a call or answered nonsense"},
 	{code: "E3007", meaning: "program not found or not executable", suggestion: "check the path and the PATH of the template", exit: 4},
@@ -106,7 +107,7 @@ var table = []row{
 
 	{code: "E4000", meaning: "file operation failed"},
 	{code: "E4001", meaning: "path not found", exit: 4},
-	{code: "E4002", meaning: "permission denied"},
+	{code: "E4002", meaning: "permission denied", exit: 7},
 	{code: "E4003", meaning: "wrong kind of file"},
 	{code: "E4004", meaning: "no space left in the sandbox", suggestion: "raise the disk size of the sandbox"},
 	{code: "E4005", meaning: "path exists already"},
@@ -132,15 +133,15 @@ var table = []row{
 	{code: "E8001", meaning: "provider unknown", exit: 2},
 	{code: "E8002", meaning: "plugin did not start"},
 	{code: "E8003", meaning: "plugin protocol not supported"},
-	{code: "E8004", meaning: "not supported by this provider", suggestion: "choose a provider that can"},
+	{code: "E8004", meaning: "not supported by this provider", suggestion: "choose a provider that can", exit: 7},
 	{code: "E8005", meaning: "plugin died or timed out"},
 	{code: "E8006", meaning: "plugin or service gave an invalid answer"},
 	{code: "E8007", meaning: "settings are malformed or conflict", exit: 2},
 	{code: "E8010", meaning: "the service limits the rate of requests", suggestion: "wait, and make fewer requests at once", exit: 6},
 	{code: "E8011", meaning: "the service is overloaded or out of order", suggestion: "try again later"},
-	{code: "E8020", meaning: "path refused by policy"},
-	{code: "E8021", meaning: "command refused by policy"},
-	{code: "E8022", meaning: "endpoint not enabled"},
+	{code: "E8020", meaning: "path refused by policy", exit: 7},
+	{code: "E8021", meaning: "command refused by policy", exit: 7},
+	{code: "E8022", meaning: "endpoint not enabled", exit: 7},
 
 	{code: "E9000", meaning: "function call failed"},
 	{code: "E9001", meaning: "validation failed", exit: 2},

@@ -74,6 +74,8 @@ var rules = []rule{
 	{pkg: "providers/providertest", project: []string{"providers", errdefs, "internal/envd", "sandboxfn"}},
 	{pkg: "sandboxfn/worker", project: []string{errdefs, "internal/frame", "internal/envelope"}},
 	{pkg: "sandboxfn/validate", project: []string{errdefs}, foreign: []string{"github.com/go-playground/validator/v10"}},
+	{pkg: "sandboxfn/cmd/sandbox", project: []string{"sandboxfn", errdefs, "providers", "providers/local/image", "templates", "templates/model", "internal/version"},
+		foreign: []string{"github.com/spf13/cobra", "golang.org/x/term"}},
 	{pkg: "sandboxfn/sandboxotel", project: []string{"sandboxfn"}, foreign: []string{"go.opentelemetry.io/otel"}},
 	{pkg: "sandboxfn/sandboxtest", project: []string{"sandboxfn", errdefs, "sandboxfn/worker", "internal/frame", "internal/envelope", "internal/artifact"}, foreign: []string{xsys}},
 	{pkg: "sandboxfn", project: []string{

@@ -69,7 +69,7 @@ func (a *app) createCommand() *cobra.Command {
 "sandbox kill". With --detached=false it ends with this command, which then
 stays until it is interrupted or the sandbox has ended.`,
 		Example: `  id=$(sandbox create)
-  sandbox create --template python --network pypi.org,files.pythonhosted.org --detached=false
+  sandbox create --network pypi.org,files.pythonhosted.org --detached=false
   sandbox create --memory 1GiB --lifetime 2h --metadata job=42 --env TOKEN`,
 		Args: arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {

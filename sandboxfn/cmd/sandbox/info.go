@@ -46,7 +46,7 @@ Only one that runs can say how it is isolated, and what it uses.`,
 			}
 			out := infoJSON{sandboxJSON: sandboxOf(info)}
 			if (isolation || used) && info.State != "running" {
-				return &sandboxfn.Error{Code: "E2024", Op: "describe sandbox", Message: "it is " + string(info.State) + "; only one that runs has --isolation and --usage"}
+				return &sandboxfn.Error{Code: "E2024", Op: "describe sandbox", Message: "it is " + string(info.State) + "; only one that runs has --protection and --usage"}
 			}
 			if isolation || used {
 				if err := a.look(cmd.Context(), &out, isolation, used); err != nil {
@@ -60,7 +60,7 @@ Only one that runs can say how it is isolated, and what it uses.`,
 		},
 		ValidArgsFunction: a.completeSandbox,
 	}
-	cmd.Flags().BoolVar(&isolation, "isolation", false, "say how it is isolated, and what could not be enforced")
+	cmd.Flags().BoolVar(&isolation, "protection", false, "say how it is isolated, and what could not be enforced")
 	cmd.Flags().BoolVar(&used, "usage", false, "say what it uses now")
 	jsonFlag(cmd, &asJSON)
 	return cmd

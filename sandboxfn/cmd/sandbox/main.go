@@ -96,6 +96,9 @@ func statusOf(err error) int {
 // complain prints an error on one line, with what can be done about it.
 func (a *app) complain(err error) {
 	text := err.Error()
+	if code := string(sandboxfn.CodeOf(err)); !strings.HasPrefix(text, code) { // those of package fs begin with a path
+		text = code + " " + strings.Replace(text, code+" ", "", 1)
+	}
 	if e, ok := errors.AsType[*sandboxfn.Error](err); ok && e.Hint() != "" {
 		text += " (hint: " + e.Hint() + ")"
 	}
@@ -229,4 +232,3 @@ func (a *app) versionCommand() *cobra.Command {
 	jsonFlag(cmd, &asJSON)
 	return cmd
 }
-

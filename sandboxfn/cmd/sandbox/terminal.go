@@ -73,13 +73,14 @@ func (a *app) terminal(ctx context.Context, sb *sandboxfn.Sandbox, o *sandboxfn.
 	}
 	defer a.followSize(ctx, t)()
 	go typeInto(t, a.stdin, keyboard) // may stay in a read until this process ends
-	if _, err := io.Copy(a.stdout, t); err != nil && ctx.Err() == nil {
-		if errors.Is(err, syscall.EPIPE) {
-			return err
-		}
-		return errors.Join(err, a.ended(t.Wait()))
+	_, err = io.Copy(a.stdout, t)
+	if errors.Is(err, syscall.EPIPE) {
+		return err
 	}
-	return a.ended(t.Wait())
+	if end := t.Wait(); end != nil { // knows better why reading failed
+		return a.ended(end)
+	}
+	return err
 }
 
 // rawMode lets a terminal hand on every key as it is, also after this process

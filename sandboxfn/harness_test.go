@@ -36,6 +36,7 @@ type hostProvider struct {
 	gone      map[string]error                                   // guarded by mu; what Get says of ids
 	caps      func(*providers.Capabilities)                      // changes what it offers
 	edit      func(*providers.CreateRequest, *providers.Sandbox) // changes what Create returns
+	options   func(*server.Options)                              // changes what runtimes are told
 }
 
 type hostBox struct {
@@ -69,7 +70,11 @@ func (p *hostProvider) Create(ctx context.Context, req providers.CreateRequest) 
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return nil, err
 	}
-	srv, err := server.New(&server.Options{AllowNoToken: true, Env: req.Env, DefaultUser: req.User, DefaultWorkDir: home})
+	opts := &server.Options{AllowNoToken: true, Env: req.Env, DefaultUser: req.User, DefaultWorkDir: home}
+	if p.options != nil {
+		p.options(opts)
+	}
+	srv, err := server.New(opts)
 	if err != nil {
 		return nil, err
 	}

@@ -117,12 +117,12 @@ func (s *events) ended(e Exit) error {
 
 func (s *events) finish(http.ResponseWriter) error { return nil }
 
-func (s *events) fail(w http.ResponseWriter, e *entry, err error) {
+func (s *events) fail(w http.ResponseWriter, err error) {
 	if !s.begun {
-		refuse(w, e, err)
+		refuse(w, err)
 		return
 	}
-	status, code, text := explain(e, err)
+	status, code, text := explain(err)
 	// The client may be gone; there is nobody to tell.
 	_ = s.send("error", map[string]any{"status": status, "code": code, "message": text})
 }

@@ -108,7 +108,7 @@ func (s *Service) run(w http.ResponseWriter, r *http.Request) {
 	}
 	values, err := bind(e.info.Args, given)
 	if err != nil {
-		refuse(w, e, err)
+		refuse(w, err)
 		return
 	}
 	ctx, cancel := context.WithCancelCause(r.Context())
@@ -132,7 +132,7 @@ func (s *Service) run(w http.ResponseWriter, r *http.Request) {
 		err = out.finish(w)
 	}
 	if err != nil {
-		out.fail(w, e, err)
+		out.fail(w, err)
 	}
 }
 
@@ -144,7 +144,7 @@ type sink interface {
 	result(v json.RawMessage) error
 	ended(Exit) error
 	finish(w http.ResponseWriter) error
-	fail(w http.ResponseWriter, e *entry, err error)
+	fail(w http.ResponseWriter, err error)
 }
 
 // runFunction calls a function of the program that is the runtime. One that does
@@ -218,12 +218,12 @@ func message(err error) string {
 }
 
 // refuse answers with why a command did not run or failed.
-func refuse(w http.ResponseWriter, e *entry, err error) {
-	status, code, text := explain(e, err)
+func refuse(w http.ResponseWriter, err error) {
+	status, code, text := explain(err)
 	fault.HTTP(w, status, code, text)
 }
 
-func explain(e *entry, err error) (status int, code errdefs.Code, text string) {
+func explain(err error) (status int, code errdefs.Code, text string) {
 	status, code, _ = fault.Of(err)
 	switch code {
 	case "E3001":
@@ -231,7 +231,7 @@ func explain(e *entry, err error) (status int, code errdefs.Code, text string) {
 	case "E3014":
 		status = http.StatusBadRequest
 	}
-	return status, code, "command " + e.info.Name + ": " + message(err)
+	return status, code, message(err)
 }
 
 // collector is the sink of one answer.
@@ -269,7 +269,7 @@ func (c *collector) finish(w http.ResponseWriter) error {
 	return nil
 }
 
-func (c *collector) fail(w http.ResponseWriter, e *entry, err error) { refuse(w, e, err) }
+func (c *collector) fail(w http.ResponseWriter, err error) { refuse(w, err) }
 
 // printed is output as text, and as it is where text cannot hold it.
 func printed(b []byte) (*string, []byte) {

@@ -123,12 +123,12 @@ func TestNamedCommands(t *testing.T) {
 		{"died", `{}`, 200, "", `{"stdout":"","stderr":"","exit_code":-1,"status":"signal: killed"}`},
 		{"add", `{"a":1,"b":"41"}`, 200, "", `{"result":{"sum":42}}`},
 		{"exec", `{}`, 200, "", `{"result":"sandbox-function\n4"}`},
-		{"say", `{}`, 400, "E3014", "command say: argument what (string) is missing"},
+		{"say", `{}`, 400, "E3014", "argument what (string) is missing"},
 		{"say", `{"what":"","times":1.5}`, 400, "E3014", "argument times is not an integer"},
 		{"say", `{"what":"","more":1}`, 400, "E3014", `there is no argument "more"; there are what, times, loud, rest`},
 		{"add", `{"a":1}`, 400, "E3014", "argument b (integer) is missing"},
 		{"say", `["what"]`, 400, "E3006", "JSON object"},
-		{"add", `{"a":1,"b":2,"fail":"error"}`, 500, "E3015", "command add: it does not add up"},
+		{"add", `{"a":1,"b":2,"fail":"error"}`, 500, "E3015", "it does not add up"},
 		{"add", `{"a":1,"b":2,"fail":"panic"}`, 500, "E3015", "panic: too much"},
 		{"add", `{"a":1,"b":2,"fail":"hang"}`, 408, "E3001", "the timeout of 300ms passed"},
 		{"odd", `{}`, 500, "E3015", "unsupported type"},
@@ -213,7 +213,7 @@ func TestNamedCommandEvents(t *testing.T) {
 	for _, c := range []struct{ name, args, want string }{
 		{"binary", `{}`, "start %|stdout {\"base64\":\"YcOo/w==\"}|end {\"exit_code\":0}|"},
 		{"add", `{"a":1,"b":2}`, `result {"result":{"sum":3}}|`},
-		{"slow", `{}`, `start %|error {"code":"E3001","message":"command slow: the timeout of 300ms passed","status":408}|`},
+		{"slow", `{}`, `start %|error {"code":"E3001","message":"the timeout of 300ms passed","status":408}|`},
 	} {
 		res, body := r.post(t, "/commands/"+c.name, c.args, "Accept", "text/event-stream")
 		if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {

@@ -24,7 +24,8 @@ type cgroupHome struct {
 // that fork or end, which takes several milliseconds; a thread that moves itself,
 // and a clone into a group (since Linux 5.7), wait for nobody. Where neither can be
 // done the process is moved: it does nothing yet.
-func (g *cgroup) born(attr *syscall.SysProcAttr, start func() (*os.Process, error)) (*os.Process, error) {
+// With passing the thread of the caller ends soon, and may be moved.
+func (g *cgroup) born(attr *syscall.SysProcAttr, passing bool, start func() (*os.Process, error)) (*os.Process, error) {
 	var tasks []*os.File
 	defer func() {
 		for _, f := range tasks {
@@ -64,7 +65,7 @@ func (g *cgroup) born(attr *syscall.SysProcAttr, start func() (*os.Process, erro
 			inside = err == nil || !attr.UseCgroupFD // it may be that which failed
 		}
 	}
-	if len(tasks) == 0 {
+	if len(tasks) == 0 || passing {
 		clone()
 	} else {
 		onPassingThread(clone)

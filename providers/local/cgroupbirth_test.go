@@ -77,7 +77,7 @@ func TestNotBornInGroups(t *testing.T) {
 	}
 	var attr syscall.SysProcAttr
 	var pid int
-	_, err := (&cgroup{homes: []cgroupHome{home}}).born(&attr, func() (*os.Process, error) {
+	_, err := (&cgroup{homes: []cgroupHome{home}}).born(&attr, false, func() (*os.Process, error) {
 		p, err := os.StartProcess("/bin/sleep", []string{"sleep", "60"}, &os.ProcAttr{Sys: &attr})
 		if err == nil {
 			pid = p.Pid
@@ -97,7 +97,7 @@ func TestNotBornInGroups(t *testing.T) {
 func bornPID(t *testing.T, g *cgroup, part string) int {
 	t.Helper()
 	var attr syscall.SysProcAttr
-	p, err := g.born(&attr, func() (*os.Process, error) {
+	p, err := g.born(&attr, false, func() (*os.Process, error) {
 		b, err := os.ReadFile("/proc/thread-self/cgroup")
 		if part != "" && !attr.UseCgroupFD && !strings.Contains(string(b), part) {
 			t.Errorf("it would have to be moved: %v", err)

@@ -230,6 +230,8 @@ func (p *Provider) repeated(ctx context.Context, t *tree, o *order) (*providers.
 func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, o *order) (_ *providers.Sandbox, err error) {
 	b := &builder{p: p, t: t, e: e, o: o}
 	b.keep(lock)
+	cradle := o.makeCradle()
+	defer cradle.close()
 	defer func() {
 		if err == nil {
 			return
@@ -240,6 +242,9 @@ func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, 
 	}()
 	if err := b.prepare(ctx); err != nil {
 		return nil, err
+	}
+	if cradle.ready() {
+		b.spec.cradle = cradle
 	}
 	var conn net.Conn
 	defer func() {

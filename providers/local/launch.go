@@ -45,6 +45,7 @@ type launchSpec struct {
 	gvisor *gvisorSpec // nil: engine native
 
 	cgroup cgroupBirth // nil: no control group
+	cradle *cradle     // ready; nil: init gets a network namespace by its clone
 
 	listener *os.File // unix listener of the runtime
 	control  *os.File // unix listener of the life-cycle protocol
@@ -86,7 +87,7 @@ type bind struct {
 
 // cgroupBirth has start clone a new init, with attr, into its control groups.
 type cgroupBirth interface {
-	born(attr *syscall.SysProcAttr, start func() (*os.Process, error)) (*os.Process, error)
+	born(attr *syscall.SysProcAttr, passing bool, start func() (*os.Process, error)) (*os.Process, error)
 }
 
 // constructed is what launch knows about the sandbox it built, in the words of

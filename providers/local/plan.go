@@ -395,7 +395,7 @@ func (p *planner) artifacts() {
 }
 
 func (p *planner) network() {
-	if p.s.network == netLoopback || p.s.network == netList {
+	if (p.s.network == netLoopback || p.s.network == netList) && p.s.cradle == nil {
 		p.loopback()
 	}
 	if p.s.network == netList {

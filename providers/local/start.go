@@ -63,7 +63,15 @@ func (l *launcher) start(ctx context.Context) (*initProc, error) {
 }
 
 // clone starts the child, which waits for its program.
-func (l *launcher) clone() (*os.Process, error) {
+func (l *launcher) clone() (p *os.Process, err error) {
+	if l.s.cradle == nil {
+		return l.cloneHere()
+	}
+	l.s.cradle.run(func() { p, err = l.cloneHere() })
+	return p, err
+}
+
+func (l *launcher) cloneHere() (*os.Process, error) {
 	null, err := devNull()
 	if err != nil {
 		return nil, errdefs.Wrap("E2000", "create sandbox", "open /dev/null", err)
@@ -87,7 +95,7 @@ func (l *launcher) clone() (*os.Process, error) {
 			AmbientCaps: allCaps(),
 		},
 	}
-	if l.s.network != netHost {
+	if l.s.network != netHost && l.s.cradle == nil {
 		attr.Sys.Cloneflags |= unix.CLONE_NEWNET
 	}
 	start := func() (*os.Process, error) {
@@ -97,7 +105,7 @@ func (l *launcher) clone() (*os.Process, error) {
 	if l.s.cgroup == nil {
 		p, err = start()
 	} else {
-		p, err = l.s.cgroup.born(attr.Sys, start)
+		p, err = l.s.cgroup.born(attr.Sys, l.s.cradle != nil, start)
 	}
 	if _, ok := errors.AsType[*joinError](err); ok {
 		return nil, errdefs.Wrap("E2000", "create sandbox", "start init", err)
@@ -112,6 +120,11 @@ func (l *launcher) clone() (*os.Process, error) {
 func (l *launcher) identify(ctx context.Context, p *initProc) (err error) {
 	if p.startTime, err = processStart(p.pid); err != nil {
 		return errdefs.Wrap("E2000", "create sandbox", "look at its init", err)
+	}
+	if l.s.cradle != nil { // else clone(2) has seen to it
+		if err := checkNetwork(p.pid); err != nil {
+			return errdefs.Wrap("E2000", "create sandbox", "look at the network of its init", err)
+		}
 	}
 	if err := l.s.mapping.apply(ctx, p.pid); err != nil {
 		return l.host.explain(stepMap, errnoOf(err), err)

@@ -33,6 +33,7 @@ type builder struct {
 	files     []*os.File // closed when init has its copies
 	lifeline  *os.File   // our end
 	lease     *os.File   // nil: no block of ids
+	chosen    int        // a block that is not leased yet; negative: none
 	proc      *initProc
 	saveState func() error         // nil: nothing was drafted
 	reserved  map[string]*reserved // of a spare, for what is written when it has its purpose
@@ -58,6 +59,7 @@ func (b *builder) closeFiles() {
 // undo removes everything, whatever state it is in.
 func (b *builder) undo() error {
 	err := b.undoEntry()
+	b.forgetBlock()
 	if b.proc == nil && b.saved.ID != "" && b.saved.Block >= 0 { // perhaps nothing says that it was ours
 		err = errors.Join(err, releaseLease(b.t.ids, b.saved.Block))
 	}
@@ -194,7 +196,8 @@ func (b *builder) finish() (err error) {
 // init starts it is leased as well, else in finish.
 func (b *builder) chooseBlock() (err error) {
 	if !b.o.onDisk() {
-		b.saved.Block, err = freeBlock(b.t.ids)
+		b.saved.Block, err = b.t.blocks.choose(b.t.ids)
+		b.chosen = b.saved.Block
 		return err
 	}
 	if b.saved.Block, b.lease, err = leaseBlock(b.t.ids); err == nil {
@@ -203,12 +206,21 @@ func (b *builder) chooseBlock() (err error) {
 	return err
 }
 
+// forgetBlock lets other creations choose the block, which is leased, or not needed.
+func (b *builder) forgetBlock() {
+	if b.chosen >= 0 {
+		b.t.blocks.forget(b.chosen)
+		b.chosen = -1
+	}
+}
+
 // leaseChosen leases the block that was chosen, or another one if somebody was
 // quicker.
 func (b *builder) leaseChosen() error {
 	if b.saved.Block < 0 || b.lease != nil {
 		return nil
 	}
+	defer b.forgetBlock()
 	var err error
 	if b.lease, err = b.t.ids.newLock(leaseName(b.saved.Block)); err == nil {
 		b.keep(b.lease)

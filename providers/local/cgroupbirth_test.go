@@ -19,6 +19,7 @@ import (
 // Init is in its groups from the beginning, in trees of both versions, and no
 // thread of the client stays there.
 func TestBornInGroups(t *testing.T) {
+	needIsolation(t)
 	mounts, err := readCgroupMounts()
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +60,7 @@ func TestBornInGroups(t *testing.T) {
 // Where a group cannot be entered by birth, the process is moved; where it cannot
 // be moved either, nothing is left running.
 func TestNotBornInGroups(t *testing.T) {
+	needIsolation(t)
 	dir := t.TempDir()
 	home := cgroupHome{dir: dir}
 	procs := filepath.Join(dir, "cgroup.procs")
@@ -96,7 +98,7 @@ func TestNotBornInGroups(t *testing.T) {
 // empty, the process must be in a group with that in its path, by birth.
 func bornPID(t *testing.T, g *cgroup, part string) int {
 	t.Helper()
-	var attr syscall.SysProcAttr
+	attr := syscall.SysProcAttr{Cloneflags: cloneFlags | unix.CLONE_NEWNET | unix.CLONE_VFORK | unix.CLONE_VM} // as of an init
 	p, err := g.born(&attr, false, func() (*os.Process, error) {
 		b, err := os.ReadFile("/proc/thread-self/cgroup")
 		if part != "" && !attr.UseCgroupFD && !strings.Contains(string(b), part) {

@@ -228,7 +228,7 @@ func (p *Provider) repeated(ctx context.Context, t *tree, o *order) (*providers.
 // build makes the sandbox in its directory, whose lock the caller passes on.
 // On an error nothing is left.
 func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, o *order) (_ *providers.Sandbox, err error) {
-	b := &builder{p: p, t: t, e: e, o: o}
+	b := &builder{p: p, t: t, e: e, o: o, chosen: -1}
 	b.keep(lock)
 	cradle := o.makeCradle()
 	defer cradle.close()

@@ -9,10 +9,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/fnv"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -58,21 +60,40 @@ func checkID(op, id string) error {
 		Message: fmt.Sprintf("no sandbox %q: ids of provider local are %d lower-case letters and digits", id, idLength)}
 }
 
-// freeBlock is a block of user ids that nobody seems to have; leaseBlock would
-// try it first.
-func freeBlock(dir *folder) (int, error) {
+// blocks are those that creations of this process have chosen and not leased yet.
+type blocks struct {
+	mu     sync.Mutex
+	chosen map[int]bool
+}
+
+// choose returns a block of user ids that nobody seems to have, the one that
+// leaseBlock would try first. It is the caller's, among those in this process, until
+// forget.
+func (bl *blocks) choose(dir *folder) (int, error) {
+	bl.mu.Lock()
+	defer bl.mu.Unlock()
 	names, err := dir.names()
 	if err != nil {
-		return 0, err
+		return -1, err
+	}
+	if bl.chosen == nil {
+		bl.chosen = map[int]bool{}
 	}
 	first := firstBlock(dir)
 	for i := range blockCount {
 		n := (first + i) % blockCount
-		if !slices.Contains(names, leaseName(n)) {
+		if !bl.chosen[n] && !slices.Contains(names, leaseName(n)) {
+			bl.chosen[n] = true
 			return n, nil
 		}
 	}
 	return first, nil // the lease finds out
+}
+
+func (bl *blocks) forget(n int) {
+	bl.mu.Lock()
+	defer bl.mu.Unlock()
+	delete(bl.chosen, n)
 }
 
 // leaseBlock takes a free block of user ids, so that processes of two sandboxes
@@ -151,8 +172,8 @@ func collectLeases(dir *folder) error {
 
 // releaseLease removes the lease file of block n unless somebody holds it.
 func releaseLease(dir *folder, n int) error {
-	f, err := dir.tryLock(leaseName(n))
-	if errors.Is(err, errBusy) {
+	f, err := dir.lockThere(leaseName(n)) // not made: there may be no room
+	if errors.Is(err, errBusy) || errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {

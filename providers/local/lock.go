@@ -17,8 +17,15 @@ var errBusy = errors.New("locked by a living process")
 // belongs to the open file: it goes with the file to whoever inherits it and is
 // free when the last holder has ended, however it ended.
 func (d *folder) tryLock(name string) (*os.File, error) {
+	return d.lockWith(name, unix.O_CREAT)
+}
+
+// lockThere is tryLock for a file that is not made: fs.ErrNotExist when there is none.
+func (d *folder) lockThere(name string) (*os.File, error) { return d.lockWith(name, 0) }
+
+func (d *folder) lockWith(name string, flags int) (*os.File, error) {
 	for range 100 {
-		f, err := d.open(name, unix.O_RDWR|unix.O_CREAT, 0o600)
+		f, err := d.open(name, unix.O_RDWR|flags, 0o600)
 		if errors.Is(err, unix.EROFS) { // who is alive can be seen there too
 			if g, gerr := d.open(name, unix.O_RDONLY, 0); !errors.Is(gerr, fs.ErrNotExist) {
 				f, err = g, gerr

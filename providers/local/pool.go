@@ -283,7 +283,7 @@ func (pl *pool) build(ctx context.Context, t *tree, o *order) (_ *spare, err err
 		view.close()
 		return nil, err
 	}
-	b := &builder{p: pl.p, t: t, e: e, o: o, spare: true}
+	b := &builder{p: pl.p, t: t, e: e, o: o, spare: true, chosen: -1}
 	b.keep(lock)
 	defer func() {
 		if err != nil {

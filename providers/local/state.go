@@ -35,6 +35,7 @@ type tree struct {
 	path                  string // of base, for binds and messages
 	base, boxes, bin, ids *folder
 	layers, snapshots     *folder
+	blocks                blocks
 	log                   *slog.Logger
 }
 

@@ -20,6 +20,17 @@ const (
 // core cannot be switched off: it tells that the sandbox lives, and what is on.
 const core = "core"
 
+// absent are groups that only some runtimes have: their names are no mistake.
+var absent = []string{"agents"}
+
+// also are endpoints that do by other paths what the key does: who switches that
+// off has not left the others open.
+var also = map[string][]string{
+	"process.exec":      {"process.exec_stream", "process.shell", "process.shell_stream", "process.start"},
+	"file_ops.download": {"file_ops.archive", "file_ops.download_stream"},
+	"file_ops.upload":   {"file_ops.upload_stream"},
+}
+
 // byDefault, in a list of what is on, stands for what is on when nothing is said.
 const byDefault = "default"
 
@@ -44,7 +55,7 @@ type list struct {
 // declare notes what is said, without knowing what the names mean.
 func (s *switches) declare(m *model.Server, lookup func(string) (string, bool)) {
 	if m != nil {
-		if len(m.Enable) > 0 {
+		if m.Enable != nil {
 			s.lists = append(s.lists, list{"server.enable", m.Enable, false})
 		}
 		s.lists = append(s.lists, list{"server.disable", m.Disable, true})
@@ -128,10 +139,17 @@ func (l list) expand(std map[string]bool) (map[string]bool, error) {
 				found = true
 			}
 		}
+		if l.disable {
+			for name, others := range also {
+				for _, other := range others {
+					out[other] = out[other] || out[name]
+				}
+			}
+		}
 		if l.disable && isCore(word) {
 			return nil, invalid("%s: %q cannot be switched off", l.from, word)
 		}
-		if !found {
+		if group, _, _ := strings.Cut(word, "."); !found && !slices.Contains(absent, group) {
 			return nil, l.unknown(word, std)
 		}
 	}

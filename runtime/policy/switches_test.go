@@ -12,14 +12,14 @@ import (
 // rows is a small table.
 var rows = []endpoint.Endpoint{
 	{Name: "core.health", Open: true}, {Name: "core.capabilities"},
-	{Name: "process.exec"}, {Name: "process.exec"}, {Name: "process.list"}, {Name: "process.signal"},
+	{Name: "process.exec"}, {Name: "process.exec"}, {Name: "process.start"}, {Name: "process.list"}, {Name: "process.signal"},
 	{Name: "terminal.open"}, {Name: "file_ops.upload"}, {Name: "file_ops.download"},
 	{Name: "dev_tools.code_run"}, {Name: "dev_tools.git_status", Off: true}, {Name: "dev_tools.git_diff", Off: true},
 	{Name: "ports.connect"},
 }
 
 func TestSwitches(t *testing.T) {
-	everything := "core.capabilities core.health dev_tools.code_run file_ops.download file_ops.upload ports.connect process.exec process.list process.signal terminal.open"
+	everything := "core.capabilities core.health dev_tools.code_run file_ops.download file_ops.upload ports.connect process.exec process.list process.signal process.start terminal.open"
 	for _, c := range []struct {
 		name   string
 		server *model.Server
@@ -28,12 +28,14 @@ func TestSwitches(t *testing.T) {
 	}{
 		{"nothing said", nil, nil, everything},
 		{"empty section", &model.Server{}, nil, everything},
-		{"one group", &model.Server{Enable: []string{"process"}}, nil, "core.capabilities core.health process.exec process.list process.signal"},
-		{"group with a star", &model.Server{Enable: []string{"process.*"}}, nil, "core.capabilities core.health process.exec process.list process.signal"},
+		{"empty list", &model.Server{Enable: []string{}}, nil, "core.capabilities core.health"},
+		{"group of another runtime", &model.Server{Disable: []string{"agents", "agents.codex"}}, nil, everything},
+		{"one group", &model.Server{Enable: []string{"process"}}, nil, "core.capabilities core.health process.exec process.list process.signal process.start"},
+		{"group with a star", &model.Server{Enable: []string{"process.*"}}, nil, "core.capabilities core.health process.exec process.list process.signal process.start"},
 		{"one endpoint", &model.Server{Enable: []string{"process.list"}}, nil, "core.capabilities core.health process.list"},
 		{"off by default", &model.Server{Enable: []string{"dev_tools.git_diff"}}, nil, "core.capabilities core.health dev_tools.git_diff"},
 		{"the default and more", &model.Server{Enable: []string{"default", "dev_tools.git_*"}, Disable: []string{"dev_tools.git_status", "ports", "terminal", "file_ops"}}, nil,
-			"core.capabilities core.health dev_tools.code_run dev_tools.git_diff process.exec process.list process.signal"},
+			"core.capabilities core.health dev_tools.code_run dev_tools.git_diff process.exec process.list process.signal process.start"},
 		{"disable beats enable", &model.Server{Enable: []string{"process.exec", "process.list"}, Disable: []string{"process.exec"}}, nil, "core.capabilities core.health process.list"},
 		{"all off", &model.Server{Disable: []string{"*"}}, nil, "core.capabilities core.health"},
 		{"environment narrows", nil, map[string]string{EnvEnable: "process, terminal", EnvDisable: "process.exec"}, "core.capabilities core.health process.list process.signal terminal.open"},
@@ -41,7 +43,7 @@ func TestSwitches(t *testing.T) {
 		{"environment does not switch on what is off", nil, map[string]string{EnvEnable: "dev_tools"}, "core.capabilities core.health dev_tools.code_run"},
 		{"environment disables all", nil, map[string]string{EnvDisable: "*"}, "core.capabilities core.health"},
 		{"set but empty enables nothing", nil, map[string]string{EnvEnable: ""}, "core.capabilities core.health"},
-		{"capabilities", &model.Server{Enable: []string{"shell", "code"}}, nil, "core.capabilities core.health dev_tools.code_run process.exec process.list process.signal"},
+		{"capabilities", &model.Server{Enable: []string{"shell", "code"}}, nil, "core.capabilities core.health dev_tools.code_run process.exec process.list process.signal process.start"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p, err := Compile(&model.Template{Server: c.server}, func(k string) (string, bool) { v, ok := c.env[k]; return v, ok })

@@ -103,7 +103,7 @@ type Health struct {
 // Server switches groups and single endpoints of the runtime's API by name:
 // "process", "process.*" or "process.exec". Disable beats Enable.
 type Server struct {
-	Enable  []string `json:"enable,omitempty"`
+	Enable  []string `json:"enable,omitzero"` // nil: what is on by default; empty: core alone
 	Disable []string `json:"disable,omitempty"`
 }
 
@@ -121,7 +121,7 @@ type FilePolicy struct {
 	Deny        []string `json:"deny,omitzero"`  // patterns, path.Match with "**" for any depth
 	FollowLinks *bool    `json:"follow_links,omitempty"`
 	MaxBytes    int64    `json:"max_bytes,omitempty"`   // of one file that is written; zero: no limit
-	MaxEntries  int      `json:"max_entries,omitempty"` // of one listing, search or archive; zero: 10,000
+	MaxEntries  int      `json:"max_entries,omitempty"` // of one listing, search or archive; zero: the limit of each of them
 }
 
 // CommandPolicy limits what is started.

@@ -165,7 +165,7 @@ Results go to standard output, everything else to standard error.`,
 	root.AddCommand(
 		a.createCommand(), a.listCommand(), a.infoCommand(), a.execCommand(), a.shellCommand(), a.copyCommand(), a.killCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.hibernateCommand(), a.snapshotCommand(), a.forkCommand(), a.urlCommand(),
-		a.gcCommand(), a.doctorCommand(), a.versionCommand(),
+		a.templateCommand(), a.gcCommand(), a.doctorCommand(), a.versionCommand(),
 	)
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -122,7 +123,11 @@ func (l *launcher) identify(ctx context.Context, p *initProc) (err error) {
 		return errdefs.Wrap("E2000", "create sandbox", "look at its init", err)
 	}
 	if l.s.cradle != nil { // else clone(2) has seen to it
-		if err := checkNetwork(p.pid); err != nil {
+		err := checkNetwork(p.pid)
+		if errors.Is(err, fs.ErrNotExist) { // what has ended is in none
+			return l.lost(ctx, p, err)
+		}
+		if err != nil {
 			return errdefs.Wrap("E2000", "create sandbox", "look at the network of its init", err)
 		}
 	}

@@ -184,10 +184,10 @@ func TestInvokeOnOtherServers(t *testing.T) {
 		}, "E8022", "E8022"},
 		"refused":      {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(401) }, "E1006", "E1006"},
 		"cut":          {stream("event: start\ndata: {\"pid\":1}\n\n"), "E8004", "E5003"},
-		"no data":      {stream("event: end\ndata: {}\n\n"), "E8004", "E3006"},
-		"not JSON":     {stream("event: end\ndata: {\n\n"), "E8004", "E3006"},
-		"failed":       {stream(": alive\n\nevent: error\ndata: {\"code\":\"E3001\",\"message\":\"late\"}\n\n"), "E8004", "E3001"},
-		"foreign code": {stream("event: error\ndata: {\"code\":\"E2022\",\"message\":\"no\"}\n\n"), "E8004", "E3000"},
+		"no data":      {stream("event: exit\ndata: {}\n\n"), "E8004", "E3006"},
+		"not JSON":     {stream("event: exit\ndata: {\n\n"), "E8004", "E3006"},
+		"failed":       {stream(": alive\n\nevent: error\ndata: {\"code\":\"E3001\",\"error\":\"late\"}\n\n"), "E8004", "E3001"},
+		"foreign code": {stream("event: error\ndata: {\"code\":\"E2022\",\"error\":\"no\"}\n\n"), "E8004", "E3000"},
 		"good":         {stream("event: new\ndata: {}\n\nevent: result\r\ndata: {\"result\":\r\ndata: 1}\r\n\r\n"), "E8004", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -192,7 +192,7 @@ func (s *NamedStream) Next() (*NamedEvent, error) {
 type namedData struct {
 	Pid      uint32          `json:"pid"`
 	Data     *string         `json:"data"`
-	Base64   []byte          `json:"base64"`
+	Base64   []byte          `json:"data_base64"`
 	Result   json.RawMessage `json:"result"`
 	ExitCode *int            `json:"exit_code"`
 	Status   string          `json:"status"`
@@ -204,7 +204,7 @@ func (s *NamedStream) read(name string, data []byte) (*NamedEvent, error) {
 	if name == "error" {
 		var e struct {
 			Code    errdefs.Code `json:"code"`
-			Message string       `json:"message"`
+			Message string       `json:"error"`
 		}
 		if json.Unmarshal(data, &e) != nil {
 			return nil, protocolError(s.op, "an event of the server is malformed")
@@ -221,7 +221,7 @@ func (s *NamedStream) read(name string, data []byte) (*NamedEvent, error) {
 		return nil, protocolError(s.op, "an event of the server is malformed")
 	}
 	out := d.Base64
-	if d.Data != nil {
+	if out == nil && d.Data != nil {
 		out = []byte(*d.Data)
 	}
 	switch name {
@@ -237,7 +237,7 @@ func (s *NamedStream) read(name string, data []byte) (*NamedEvent, error) {
 			d.Result = json.RawMessage("null")
 		}
 		return &NamedEvent{Result: d.Result}, nil
-	case "end":
+	case "exit":
 		if d.ExitCode == nil {
 			return nil, protocolError(s.op, "the server does not say how the command ended")
 		}

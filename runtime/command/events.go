@@ -17,10 +17,10 @@ type events struct {
 	partial [2][]byte // of stdout and stderr: the beginning of a character
 }
 
-// chunk is the data of an event with output: one of the two is set.
+// chunk is the data of an event with output, as in the streams of processes.
 type chunk struct {
-	Data   *string `json:"data,omitempty"`
-	Base64 []byte  `json:"base64,omitempty"` // what is not UTF-8
+	Data   string `json:"data"`
+	Base64 []byte `json:"data_base64,omitempty"` // the bytes, where they are not UTF-8
 }
 
 func (s *events) begin() {
@@ -72,14 +72,11 @@ func (s *events) part(i int, event string, b []byte, last bool) error {
 		s.partial[i] = append([]byte(nil), b[len(b)-n:]...)
 		b = b[:len(b)-n]
 	}
-	switch {
-	case len(b) == 0:
+	if len(b) == 0 {
 		return nil
-	case utf8.Valid(b):
-		text := string(b)
-		return s.send(event, chunk{Data: &text})
 	}
-	return s.send(event, chunk{Base64: b})
+	text, raw := printed(b)
+	return s.send(event, chunk{*text, raw})
 }
 
 // begun is how many bytes at the end of b are a character that is not complete.
@@ -112,7 +109,7 @@ func (s *events) ended(e Exit) error {
 	if err := s.part(1, "stderr", nil, true); err != nil {
 		return err
 	}
-	return s.send("end", e)
+	return s.send("exit", e)
 }
 
 func (s *events) finish(http.ResponseWriter) error { return nil }
@@ -124,5 +121,5 @@ func (s *events) fail(w http.ResponseWriter, err error) {
 	}
 	status, code, text := explain(err)
 	// The client may be gone; there is nobody to tell.
-	_ = s.send("error", map[string]any{"status": status, "code": code, "message": text})
+	_ = s.send("error", map[string]any{"status": status, "code": code, "error": text})
 }

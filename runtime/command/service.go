@@ -79,7 +79,7 @@ func (s *Service) Endpoints() []endpoint.Endpoint {
 		},
 		{
 			Name: "commands.run", Method: http.MethodPost, Path: "/commands/{name}",
-			Summary: "Runs a named command. The body holds the arguments by name. With Accept: text/event-stream the output comes as events: start, stdout, stderr, end; or result; or error. " +
+			Summary: "Runs a named command. The body holds the arguments by name. With Accept: text/event-stream the output comes as events: start, stdout, stderr, exit; or result; or error. " +
 				"A program is ended when the caller goes away.",
 			Request: map[string]any(nil), Response: Answer{}, Produces: "text/event-stream", Handle: s.run,
 			Errors: []endpoint.Error{

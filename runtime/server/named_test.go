@@ -211,9 +211,9 @@ func TestNamedCommandEvents(t *testing.T) {
 	t.Parallel()
 	r := namedRig(t, nil)
 	for _, c := range []struct{ name, args, want string }{
-		{"binary", `{}`, "start %|stdout {\"base64\":\"YcOo/w==\"}|end {\"exit_code\":0}|"},
+		{"binary", `{}`, "start %|stdout {\"data\":\"aè�\",\"data_base64\":\"YcOo/w==\"}|exit {\"exit_code\":0}|"},
 		{"add", `{"a":1,"b":2}`, `result {"result":{"sum":3}}|`},
-		{"slow", `{}`, `start %|error {"code":"E3001","message":"the timeout of 300ms passed","status":408}|`},
+		{"slow", `{}`, `start %|error {"code":"E3001","error":"the timeout of 300ms passed","status":408}|`},
 	} {
 		res, body := r.post(t, "/commands/"+c.name, c.args, "Accept", "text/event-stream")
 		if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {

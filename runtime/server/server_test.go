@@ -14,15 +14,12 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
-	"go.uber.org/goleak"
 
 	fspb "github.com/agent-sandbox/sandbox-go/internal/pb/filesystem"
 	"github.com/agent-sandbox/sandbox-go/internal/pb/filesystem/filesystemconnect"
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 	"github.com/agent-sandbox/sandbox-go/internal/pb/process/processconnect"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // rig is a server on a unix socket with clients for it.
 type rig struct {

@@ -102,7 +102,7 @@ func exitOf(end *pb.ProcessEvent_EndEvent, limit errdefs.Code) Exit {
 	code := int(end.GetExitCode())
 	e := Exit{ExitCode: &code, Code: string(limit)}
 	if !end.GetExited() || code != 0 {
-		e.Status = end.GetStatus()
+		e.Status = end.GetError() // with the limit that it was killed at
 	}
 	return e
 }

@@ -4,12 +4,16 @@ package server
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +22,9 @@ import (
 
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/command"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/httpapi"
 	"github.com/agent-sandbox/sandbox-go/runtime/process"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
@@ -60,11 +66,7 @@ var commandDoors = []commandDoor{
 		return outcome(res, err)
 	}},
 	{"the runtime itself", func(t *testing.T, r *rig, s starting) (string, error) {
-		u, err := account.NewBook("", false).Lookup("")
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := r.Server.process.Begin(account.NewContext(t.Context(), u), s.request())
+		p, err := begunInside(t, r, s)
 		if err != nil {
 			return "", coded(err)
 		}
@@ -79,6 +81,98 @@ var commandDoors = []commandDoor{
 		}
 		return outcome(res, nil)
 	}},
+	{"HTTP exec", func(t *testing.T, r *rig, s starting) (string, error) {
+		a := r.call(t, "POST", "/exec", s.body())
+		if a.status != http.StatusOK {
+			return "", a.refusal()
+		}
+		var got httpapi.RunResult
+		a.into(t, &got)
+		if got.ExitCode != 0 {
+			return "", errors.New(got.Stdout + got.Stderr + got.Status)
+		}
+		return got.Stdout, nil
+	}},
+	{"HTTP exec as a stream", func(t *testing.T, r *rig, s starting) (string, error) {
+		a := r.call(t, "POST", "/exec/stream", s.body())
+		if a.status != http.StatusOK {
+			return "", a.refusal()
+		}
+		var out strings.Builder
+		for line := range strings.Lines(a.body) {
+			var e struct{ Data, Status string }
+			if data, ok := strings.CutPrefix(line, "data: "); ok && json.Unmarshal([]byte(data), &e) == nil {
+				out.WriteString(e.Data)
+				if e.Status != "" && e.Status != "exit status 0" {
+					return "", errors.New(out.String() + e.Status)
+				}
+			}
+		}
+		return out.String(), nil
+	}},
+	{"HTTP start", func(t *testing.T, r *rig, s starting) (string, error) {
+		a := r.call(t, "POST", "/process/start", s.body())
+		if a.status >= 400 {
+			return "", a.refusal()
+		}
+		var started httpapi.Started
+		a.into(t, &started)
+		res, err := r.connect(t.Context(), uint32(started.Pid))
+		return outcome(res, err)
+	}},
+	{"named command", func(t *testing.T, r *rig, s starting) (string, error) {
+		a := r.call(t, "POST", "/commands/"+s.commandName(), "{}")
+		if a.status != http.StatusOK {
+			return "", a.refusal()
+		}
+		var got command.Answer
+		a.into(t, &got)
+		if *got.ExitCode != 0 {
+			return "", errors.New(*got.Stdout + *got.Stderr + got.Status)
+		}
+		return *got.Stdout, nil
+	}},
+}
+
+// begunInside starts s as code of the runtime does.
+func begunInside(t *testing.T, r *rig, s starting) (*process.Running, error) {
+	t.Helper()
+	u, err := account.NewBook("", false).Lookup("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := s.request()
+	req.Stdin = nil
+	return r.Server.process.Begin(account.NewContext(t.Context(), u), req)
+}
+
+// body is the request of the HTTP API.
+func (s starting) body() string {
+	b, _ := json.Marshal(httpapi.StartRequest{Argv: append([]string{s.cmd}, s.args...), Cwd: s.cwd, Env: s.envs})
+	return string(b)
+}
+
+// refusal is an answer of the HTTP API as an error.
+func (a apiAnswer) refusal() error { return fmt.Errorf("%s %d %s", a.code, a.status, a.body) }
+
+// commandName is what the named command is called that does s.
+func (s starting) commandName() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q", []any{s.cmd, s.args, s.cwd, s.envs}))
+	return fmt.Sprintf("c%x", sum[:8])
+}
+
+// underPolicy is a rig whose template has the policy, and a named command for each
+// of starts.
+func underPolicy(t *testing.T, p model.Policy, starts ...starting) *rig {
+	m := &model.Template{Policy: p, Commands: map[string]model.Command{}}
+	for _, s := range starts {
+		words := []string{"'" + s.cmd + "'"}
+		for _, a := range s.args {
+			words = append(words, "'"+a+"'")
+		}
+		m.Commands[s.commandName()] = model.Command{Run: strings.Join(words, " "), Cwd: s.cwd, Env: s.envs}
+	}
+	return newRig(t, func(o *Options) { o.Template = m })
 }
 
 func (s starting) request() *pb.StartRequest {
@@ -168,13 +262,10 @@ func TestCommandRules(t *testing.T) {
 		{"folder that is not there", model.CommandPolicy{Cwd: []string{evil}}, starting{cmd: "echo", cwd: "/not/there"}, `commands.cwd is "` + evil + `"`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := newRig(t, func(o *Options) { o.Template = &model.Template{Policy: model.Policy{Commands: c.policy}} })
 			if c.start.cwd == "" {
 				c.start.cwd = dir
-				if c.policy.Cwd != nil {
-					t.Fatal("no folder")
-				}
 			}
+			r := underPolicy(t, model.Policy{Commands: c.policy}, c.start)
 			for _, d := range commandDoors {
 				out, err := d.start(t, r, c.start)
 				switch {
@@ -182,7 +273,7 @@ func TestCommandRules(t *testing.T) {
 					t.Errorf("%s: %v", d.name, err)
 				case c.want != "" && err == nil:
 					t.Errorf("%s: it ran: %q", d.name, out)
-				case c.want != "" && !(strings.Contains(err.Error(), "E8021") && strings.Contains(err.Error(), "policy: "+c.want)):
+				case c.want != "" && !(strings.Contains(err.Error(), "E8021") && says(err, "policy: "+c.want)):
 					t.Errorf("%s: got %v, want E8021 and %s", d.name, err, c.want)
 				}
 			}
@@ -190,18 +281,26 @@ func TestCommandRules(t *testing.T) {
 	}
 }
 
+// says reports whether err says text, which may be inside of JSON.
+func says(err error, text string) bool {
+	return strings.Contains(err.Error(), text) || strings.Contains(err.Error(), strings.Trim(strconv.Quote(text), `"`))
+}
+
 // TestCommandFolderFollowsFiles: what must not be read is no working folder.
 func TestCommandFolderFollowsFiles(t *testing.T) {
 	dir := realTempDir(t)
 	no := false
 	check(t, os.Mkdir(dir+"/in", 0o755), os.Mkdir(dir+"/out", 0o755), os.Symlink(dir+"/out", dir+"/in/link"), os.Symlink(dir+"/in", dir+"/in/back"))
-	r := newRig(t, func(o *Options) {
-		o.Template = &model.Template{Policy: model.Policy{Files: model.FilePolicy{Read: []string{dir + "/in"}, FollowLinks: &no}}}
-	})
+	cases := map[string]string{
+		dir + "/in": "", dir + "/out": "files.read is", dir + "/in/link": "files.follow_links false", dir + "/in/back": "files.follow_links false", dir + "/no": "files.read is",
+	}
+	var starts []starting
+	for cwd := range cases {
+		starts = append(starts, starting{cmd: "echo", cwd: cwd})
+	}
+	r := underPolicy(t, model.Policy{Files: model.FilePolicy{Read: []string{dir + "/in"}, FollowLinks: &no}}, starts...)
 	for _, d := range commandDoors {
-		for cwd, want := range map[string]string{
-			dir + "/in": "", dir + "/out": "files.read is", dir + "/in/link": "files.follow_links false", dir + "/in/back": "files.follow_links false", dir + "/no": "files.read is",
-		} {
+		for cwd, want := range cases {
 			_, err := d.start(t, r, starting{cmd: "echo", cwd: cwd})
 			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), "E8020") || err != nil && !strings.Contains(err.Error(), want) {
 				t.Errorf("%s in %s: got %v, want %q", d.name, cwd, err, want)
@@ -212,13 +311,16 @@ func TestCommandFolderFollowsFiles(t *testing.T) {
 
 // TestStrippedVariables looks at the environment of a command by every door.
 func TestStrippedVariables(t *testing.T) {
+	s := starting{cmd: "/usr/bin/env", envs: map[string]string{"LD_PRELOAD": "x", "LD_LIBRARY_PATH": "x", "GLIBC_TUNABLES": "x", "SANDBOX_ID": "x", "GIT_DIR": "x", "SANDBOX_WORKER": "unit", "ASKED": "1"}}
 	r := newRig(t, func(o *Options) {
 		o.Env = map[string]string{"LD_FROM_SANDBOX": "1", "GIT_SSH": "1", "PLAIN": "1"}
-		o.Template = &model.Template{Policy: model.Policy{Commands: model.CommandPolicy{EnvDeny: []string{"GIT_*"}}}}
+		o.Template = &model.Template{
+			Policy:   model.Policy{Commands: model.CommandPolicy{EnvDeny: []string{"GIT_*"}}},
+			Commands: map[string]model.Command{s.commandName(): {Run: s.cmd, Env: s.envs}},
+		}
 	})
-	envs := map[string]string{"LD_PRELOAD": "x", "LD_LIBRARY_PATH": "x", "GLIBC_TUNABLES": "x", "SANDBOX_ID": "x", "GIT_DIR": "x", "SANDBOX_WORKER": "unit", "ASKED": "1"}
 	for _, d := range commandDoors {
-		out, err := d.start(t, r, starting{cmd: "/usr/bin/env", envs: envs})
+		out, err := d.start(t, r, s)
 		if err != nil {
 			t.Errorf("%s: %v", d.name, err)
 			continue
@@ -244,9 +346,7 @@ func TestStrippedVariables(t *testing.T) {
 // TestMaxProcesses: the one more is refused by every door, whichever door the
 // others came by, and a place is free once one has ended.
 func TestMaxProcesses(t *testing.T) {
-	r := newRig(t, func(o *Options) {
-		o.Template = &model.Template{Policy: model.Policy{Commands: model.CommandPolicy{MaxProcesses: 2}}}
-	})
+	r := underPolicy(t, model.Policy{Commands: model.CommandPolicy{MaxProcesses: 2}}, starting{cmd: "echo"}, starting{cmd: "/not/there"})
 	var pids []uint32
 	var ends []<-chan *result
 	for range 2 {
@@ -254,7 +354,7 @@ func TestMaxProcesses(t *testing.T) {
 		pids, ends = append(pids, pid), append(ends, end)
 	}
 	for _, d := range commandDoors {
-		if _, err := d.start(t, r, starting{cmd: "echo"}); err == nil || !strings.Contains(err.Error(), "E8021 resource_exhausted") || !strings.Contains(err.Error(), "policy: commands.max_processes 2") {
+		if _, err := d.start(t, r, starting{cmd: "echo"}); err == nil || !says(err, "E8021 resource_exhausted") && !says(err, "E8021 429") || !strings.Contains(err.Error(), "policy: commands.max_processes 2") {
 			t.Errorf("%s: %v", d.name, err)
 		}
 	}
@@ -277,11 +377,10 @@ func TestMaxProcesses(t *testing.T) {
 
 // TestMaxRuntime: a command that would run for ever ends, and says why.
 func TestMaxRuntime(t *testing.T) {
-	r := newRig(t, func(o *Options) {
-		o.Template = &model.Template{Policy: model.Policy{Commands: model.CommandPolicy{MaxRuntime: 50 * time.Millisecond}}}
-	})
+	forever := starting{cmd: "sleep", args: []string{"100000"}}
+	r := underPolicy(t, model.Policy{Commands: model.CommandPolicy{MaxRuntime: 50 * time.Millisecond}}, forever)
 	for _, d := range commandDoors {
-		_, err := d.start(t, r, starting{cmd: "sleep", args: []string{"100000"}})
+		_, err := d.start(t, r, forever)
 		if err == nil || !strings.Contains(err.Error(), "policy: commands.max_runtime 50ms") {
 			t.Errorf("%s: %v", d.name, err)
 		}

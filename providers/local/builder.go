@@ -146,12 +146,12 @@ func (b *builder) prepare(ctx context.Context) error {
 	if o.onDisk() {
 		b.conf.Disk = o.limits.scratch
 	}
-	b.conf.Layered, b.conf.Woken = len(o.layers) > 0, o.asleep != nil
+	b.conf.Layered, b.conf.Woken = len(o.layers) > 0 || o.build, o.asleep != nil
 	b.spec = &launchSpec{
 		id: o.id, mapping: idMapping{kind: o.mapping, block: max(b.saved.Block, 0)}, network: o.network, allow: o.allow,
 		scratchBytes: o.limits.scratch, shmBytes: o.shm(), scratchDir: b.scratchPath(), binds: binds, expose: b.p.exposed(o), root: o.root,
 		volumes: volumes, places: o.places, placesOfRoot: o.User == "root",
-		debug: o.Debug, exe: o.exe, lock: b.files[0], cpus: o.limits.affinity(),
+		build: o.build, debug: o.Debug, exe: o.exe, lock: b.files[0], cpus: o.limits.affinity(),
 		layers: b.t.stackOf(o.layers), kept: o.kept,
 	}
 	if o.engine == engineGVisor {
@@ -245,6 +245,7 @@ func (b *builder) setPurpose() {
 		DiskMiB: o.limits.scratch >> 20, Processes: o.limits.processes,
 		DiskRead: o.limits.diskRead, DiskWrite: o.limits.diskWrite}
 	b.saved.Detached, b.saved.User = o.Detached, o.User
+	b.saved.Compiled, b.conf.Template = o.template, o.template
 	b.conf.purpose = purpose{Env: o.allow.environment(o.Env), User: o.User, WorkDir: o.WorkDir, Detached: o.Detached, Deadline: bootAfter(o.Lifetime)}
 	b.conf.Request, _ = json.Marshal(o.again) // as requestDigest has done
 	b.saved.fileSet = fileSet{Layers: o.layers, Places: savePlaces(o.places), Mapping: o.mapping}

@@ -17,6 +17,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/internal/version"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 // artifactDir is where artifacts are inside.
@@ -32,7 +33,16 @@ var usersInside = []string{defaultUser, "root"}
 // at any point removes what was made. A repetition with the same RequestID
 // returns the same sandbox while it lives, and the reason of its end
 // afterwards; with other parameters it is E2011.
-func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (made *providers.Sandbox, err error) {
+func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*providers.Sandbox, error) {
+	if req.Template != "" && req.Template != baseTemplate {
+		return p.createFromTemplate(ctx, req)
+	}
+	return p.create(ctx, req, nil)
+}
+
+// create is Create for the template base. from, unless nil, says what the sandbox
+// starts with.
+func (p *Provider) create(ctx context.Context, req providers.CreateRequest, from func(*tree, *order) error) (made *providers.Sandbox, err error) {
 	const op = "create sandbox"
 	if ctx.Err() != nil {
 		return nil, cancelled(ctx, op)
@@ -49,6 +59,12 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (mad
 	defer done()
 	if err := order.startFrom(t, p); err != nil {
 		return nil, err
+	}
+	if from != nil {
+		order.poolKey = ""
+		if err := from(t, order); err != nil {
+			return nil, err
+		}
 	}
 	if err := order.checkUser(); err != nil {
 		return nil, err
@@ -109,6 +125,9 @@ type order struct {
 	asleep     *sleeper                // nil: a new sandbox
 
 	imageDigest string // of Image; empty: what it stands for now
+
+	build    bool            // of a template
+	template *model.Template // what its template says; nil: none was built for it
 }
 
 func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*order, error) {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 // Files of one sandbox in boxes/<id>.
@@ -51,9 +52,10 @@ type savedConfig struct {
 	Resources providers.Resources `json:"resources"`
 	Detached  bool                `json:"detached"`
 	User      string              `json:"user"`
-	Cgroups   []string            `json:"cgroups,omitempty"` // in the order of removal
-	Block     int                 `json:"block"`             // leased block of ids; -1: none
-	Network   *savedNetwork       `json:"network,omitempty"` // one that is kept
+	Cgroups   []string            `json:"cgroups,omitempty"`  // in the order of removal
+	Block     int                 `json:"block"`              // leased block of ids; -1: none
+	Network   *savedNetwork       `json:"network,omitempty"`  // one that is kept
+	Compiled  *model.Template     `json:"compiled,omitempty"` // what its template says
 	fileSet                       // that it started with
 }
 

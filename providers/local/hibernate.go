@@ -259,7 +259,7 @@ func (p *Provider) wakeOrder(ctx context.Context, t *tree, e *entry, lifetime ti
 	o.id, o.digest = e.id, conf.Request
 	host := p.groups()
 	o.groups = host.plan(o.id, o.limits.cgroup(host.disks)) // under its own id, by which they are removed
-	o.again, o.made, o.imageDigest = s.Request, conf.Template, conf.Root.Digest
+	o.again, o.made, o.imageDigest, o.template = s.Request, conf.Template, conf.Root.Digest, conf.Compiled
 	o.asleep = &sleeper{token: s.Token, created: conf.CreatedAt}
 	return o, o.useFiles(s.fileSet, p.exposed(o))
 }

@@ -609,5 +609,10 @@ func (t *tree) usedImages() (map[string]bool, error) {
 		}
 		add(s.Root)
 	}
-	return used, nil
+	err = t.eachTemplate(func(_ string, s *savedTemplate, err error) {
+		if err == nil { // otherwise removed at this moment
+			add(s.Root)
+		}
+	})
+	return used, err
 }

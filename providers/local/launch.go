@@ -40,6 +40,7 @@ type launchSpec struct {
 	kept   []string     // places that the layers have, absolute
 
 	placesOfRoot bool     // places belong to root, not to user
+	build        bool     // it builds a template, see buildCaps
 	expose       []string // host paths that are shown read-only at the same place
 
 	gvisor *gvisorSpec // nil: engine native

@@ -187,7 +187,16 @@ func (t *tree) usedLayers() (used map[string]bool, all bool, err error) {
 		}
 		add(s.Layers)
 	}
-	return used, all, nil
+	err = t.eachTemplate(func(name string, s *savedTemplate, err error) {
+		if err != nil {
+			unread("template", name, err)
+			return
+		}
+		for _, f := range s.Steps {
+			add(f.Layers)
+		}
+	})
+	return used, all, err
 }
 
 func loadIfThere(e *entry, name string, v any) error {
@@ -212,7 +221,8 @@ func (t *tree) sweepLayers(ctx context.Context) error {
 func (t *tree) doomLayers(ctx context.Context) (doomed []*layer, err error) {
 	all, err := t.layers.allNames()
 	snapshots, serr := t.snapshots.allNames()
-	if err := errors.Join(err, serr); err != nil || len(all)+len(snapshots) == 0 {
+	built, terr := t.templates.allNames()
+	if err := errors.Join(err, serr, terr); err != nil || len(all)+len(snapshots)+len(built) == 0 {
 		return nil, err // mostly: not even a lock to make
 	}
 	lock, err := t.lockLayers(ctx)
@@ -220,7 +230,7 @@ func (t *tree) doomLayers(ctx context.Context) (doomed []*layer, err error) {
 		return nil, err
 	}
 	defer lock.Close()
-	if err := t.sweepSnapshots(); err != nil {
+	if err := errors.Join(t.sweepSnapshots(), t.sweepBuilds()); err != nil {
 		return nil, err
 	}
 	used, sure, err := t.usedLayers()

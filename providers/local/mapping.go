@@ -249,6 +249,11 @@ func lastCap() int {
 	return unix.CAP_LAST_CAP
 }
 
+// buildCaps is what root inside has in the steps of a build, which installers
+// need: they change owners and become other users. As init has them too, and
+// no_new_privs is set, a program of root gets what is left in the bounding set.
+const buildCaps = 1<<unix.CAP_CHOWN | 1<<unix.CAP_FOWNER | 1<<unix.CAP_DAC_OVERRIDE | 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID
+
 // initCaps is the set of capabilities that init keeps, within its own user
 // namespace: what it takes to run commands as another user, to signal them and
 // to work on their files.

@@ -3,6 +3,7 @@
 package local
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"path"
@@ -67,14 +68,7 @@ func clip(s string) string {
 // checkRequest refuses what this provider cannot do, before anything is made,
 // and fills in what is left open.
 func checkRequest(r *providers.CreateRequest) error {
-	switch r.Template {
-	case "", "base":
-		r.Template = "base"
-	default:
-		return &errdefs.Error{Code: "E2001", Op: "create sandbox",
-			Message:    fmt.Sprintf("template %q is not known to provider local; it has base", clip(r.Template)),
-			Suggestion: "use the template base"}
-	}
+	r.Template = cmp.Or(r.Template, baseTemplate)
 	if r.Image != "" && findImage == nil {
 		return noImages()
 	}

@@ -3,6 +3,7 @@
 package local
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ import (
 type stack struct {
 	name   string // of its directory on the scratch; letters
 	layers []stackLayer
+	above  string // directory that takes what is written; empty: one of its own
 }
 
 // maxStack bounds the layers of one stack. Their names in the options of the
@@ -64,7 +66,7 @@ func (s *stack) dir() string { return scratchAt + "/" + s.name }
 
 // upper takes what is written. Only init may touch it, and only while nothing
 // inside runs.
-func (s *stack) upper() string { return s.dir() + "/upper" }
+func (s *stack) upper() string { return cmp.Or(s.above, s.dir()+"/upper") }
 
 // tree is where the stack can be seen as long as the scratch can be reached.
 func (s *stack) tree() string {
@@ -109,7 +111,7 @@ func (p *planner) makeStack(s *stack) {
 		lower = append(lower, strconv.Itoa(i))
 	}
 	p.add("enter "+s.dir(), unix.SYS_CHDIR, nsinit.Str(s.dir()))
-	p.mount(stepOverlay, s.name, "tree", "overlay", noDevSuid, "lowerdir="+strings.Join(lower, ":")+",upperdir=upper,workdir=work,userxattr")
+	p.mount(stepOverlay, s.name, "tree", "overlay", noDevSuid, "lowerdir="+strings.Join(lower, ":")+",upperdir="+strings.Repeat("../", strings.Count(s.dir(), "/")+1)+s.upper()+",workdir=work,userxattr")
 	p.add("leave "+s.dir(), unix.SYS_CHDIR, nsinit.Str("../.."))
 	for i := range s.layers { // the overlay has copies of these mounts
 		p.add("hide a layer", unix.SYS_UMOUNT2, nsinit.Str(s.dir()+"/"+strconv.Itoa(i)), nsinit.Int(unix.MNT_DETACH))

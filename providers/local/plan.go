@@ -482,7 +482,7 @@ func (p *planner) lock() {
 	}
 	p.prctl("set no_new_privs", unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	p.prctl("clear ambient capabilities", unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
-	p.prctl("empty the bounding set", unix.PR_CAPBSET_DROP, 0, 0, 0, 0).Count = p.host.lastCap + 1
+	p.bound()
 	header, data := capData(p.s.initCaps())
 	p.add("set capabilities", unix.SYS_CAPSET, nsinit.Bytes(header), nsinit.Bytes(data))
 	for i := first; i < len(p.calls); i++ {
@@ -491,6 +491,23 @@ func (p *planner) lock() {
 	p.add("set the process name", unix.SYS_PRCTL, nsinit.Int(unix.PR_SET_NAME), nsinit.Str("sandbox-init"))
 	p.prctl("become undumpable", unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
 	p.add(stepSeccomp, unix.SYS_SECCOMP, nsinit.Int(unix.SECCOMP_SET_MODE_FILTER), nsinit.Int(unix.SECCOMP_FILTER_FLAG_TSYNC), nsinit.Filter(seccompFilter(p.s.debug))).Zero = true
+}
+
+// bound empties the bounding set, but for what root is to have who builds.
+func (p *planner) bound() {
+	var keep uint64
+	if p.s.build && p.s.mapping.manyUsers() {
+		keep = buildCaps
+	}
+	for first, c := 0, 0; c <= p.host.lastCap+1; c++ {
+		if c <= p.host.lastCap && keep&(1<<c) == 0 {
+			continue
+		}
+		if c > first {
+			p.prctl("empty the bounding set", unix.PR_CAPBSET_DROP, first, 0, 0, 0).Count = c - first
+		}
+		first = c + 1
+	}
 }
 
 // keyring gives init a session keyring.

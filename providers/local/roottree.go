@@ -65,12 +65,33 @@ func (r *rootTree) String() string {
 // rootName is that of the directory of the scratch in which the root is made.
 const rootName = "root"
 
+// rootPlace is the name among the files of a sandbox of what a build has written
+// elsewhere than in the places: no place is called so, see placeName. It is a
+// layer of the root then, for whoever starts with these files.
+const rootPlace = "%root"
+
+// rootLayers are those of the store that the root lies below.
+func (t *tree) rootLayers(names []string) []stackLayer {
+	var out []stackLayer
+	for _, n := range names {
+		at := filepath.Join(t.layerPath(n), rootPlace)
+		if fi, err := os.Lstat(at); err == nil && fi.IsDir() {
+			out = append(out, stackLayer{at, ownersStored})
+		}
+	}
+	return out
+}
+
 // rootStack is the stack that the root is; nil: it is a plain directory.
 func (p *planner) rootStack() *stack {
 	if !p.s.root.stacked() {
 		return nil
 	}
-	return &stack{name: rootName, layers: p.s.root.layers}
+	s := &stack{name: rootName, layers: p.s.root.layers}
+	if p.s.build {
+		s.above = p.files().upper() + "/" + rootPlace
+	}
+	return s
 }
 
 // enterRoot makes the stack of the root and stands in it. What is below has been
@@ -93,7 +114,7 @@ func (p *planner) enterRoot() {
 	p.early(scratchAt, func() {
 		p.add("make /"+scratchAt, unix.SYS_MKDIRAT, atCwd, nsinit.Str(scratchAt), nsinit.Int(0o555))
 	})
-	p.add("leave "+s.upper(), unix.SYS_CHDIR, nsinit.Str("../../.."))
+	p.add("leave "+s.upper(), unix.SYS_CHDIR, nsinit.Str(strings.Repeat("../", strings.Count(s.upper(), "/")+1)))
 	p.makeStack(s)
 	for _, e := range p.hostStacks() {
 		p.makeStack(e.stack)
@@ -125,7 +146,7 @@ func (p *Provider) chooseRoot(ctx context.Context, t *tree, o *order) error {
 			return err
 		}
 		r.image, r.config, r.kept = img.Digest, img.Config, img.Layers
-		r.layers = p.images.stackLayers(img)
+		r.layers = append(t.rootLayers(o.layers), p.images.stackLayers(img)...)
 	case o.Root.Dir != "":
 		if r.dir, err = checkRootDir(o.Root.Dir, t.path); err != nil {
 			return err

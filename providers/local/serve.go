@@ -21,25 +21,27 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/runtime/process"
 	"github.com/agent-sandbox/sandbox-go/runtime/server"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 // serveConfig is what init needs to know to serve. It travels over the socket
 // of the construction and is never in a file, argument or environment.
 type serveConfig struct {
-	ID           string        `json:"id"`
-	Token        string        `json:"token"`
-	SampleMemory int64         `json:"sample_memory,omitempty"` // bytes; zero: a control group limits memory
-	CPUMilli     int64         `json:"cpu_milli,omitempty"`     // limit, thousandths of a processor; zero: none
-	Memory       int64         `json:"memory,omitempty"`        // limit, bytes; zero: none
-	Groups       []string      `json:"groups,omitempty"`        // kinds of the files of control groups
-	Writable     []string      `json:"writable,omitempty"`      // paths beside those of every sandbox
-	Freezer      string        `json:"freezer"`                 // as in the report
-	Disk         int64         `json:"disk,omitempty"`          // bytes that may be written to disk; zero: to memory, which has a limit of its own
-	Layered      bool          `json:"layered,omitempty"`       // what is written lies above layers
-	Woken        bool          `json:"woken,omitempty"`         // it had hibernated
-	GVisor       *gvisorConfig `json:"gvisor,omitempty"`        // nil: commands run here
-	Inside       bool          `json:"inside,omitempty"`        // this is the guest of such an init
-	Listeners    []string      `json:"listeners,omitempty"`     // of the network, that init keeps
+	ID           string          `json:"id"`
+	Token        string          `json:"token"`
+	SampleMemory int64           `json:"sample_memory,omitempty"` // bytes; zero: a control group limits memory
+	CPUMilli     int64           `json:"cpu_milli,omitempty"`     // limit, thousandths of a processor; zero: none
+	Memory       int64           `json:"memory,omitempty"`        // limit, bytes; zero: none
+	Groups       []string        `json:"groups,omitempty"`        // kinds of the files of control groups
+	Writable     []string        `json:"writable,omitempty"`      // paths beside those of every sandbox
+	Freezer      string          `json:"freezer"`                 // as in the report
+	Disk         int64           `json:"disk,omitempty"`          // bytes that may be written to disk; zero: to memory, which has a limit of its own
+	Layered      bool            `json:"layered,omitempty"`       // what is written lies above layers
+	Woken        bool            `json:"woken,omitempty"`         // it had hibernated
+	GVisor       *gvisorConfig   `json:"gvisor,omitempty"`        // nil: commands run here
+	Inside       bool            `json:"inside,omitempty"`        // this is the guest of such an init
+	Template     *model.Template `json:"template,omitempty"`      // that was built for it
+	Listeners    []string        `json:"listeners,omitempty"`     // of the network, that init keeps
 	purpose
 }
 
@@ -187,6 +189,7 @@ func runtimeOptions(in *inside, conf serveConfig, pause *pauser, spawn process.S
 		Room:            watch.asker(),
 		CommandOOMScore: commandOOMScore,
 		Usage:           insideMetrics(conf, &usageMeter{watch: watch}),
+		Template:        conf.Template,
 		Logger:          log,
 	}
 }

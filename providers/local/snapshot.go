@@ -18,6 +18,7 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 var _ providers.Snapshotter = (*Provider)(nil)
@@ -44,6 +45,7 @@ type savedSnapshot struct {
 	Metadata  map[string]string `json:"metadata,omitempty"`
 	Template  string            `json:"template"`
 	Root      savedRoot         `json:"root,omitzero"` // the file tree that the files lie in
+	Compiled  *model.Template   `json:"compiled,omitempty"`
 	fileSet
 }
 
@@ -95,7 +97,7 @@ func (p *Provider) Snapshot(ctx context.Context, id string, req providers.Snapsh
 	}
 	s := savedSnapshot{
 		ID: snapshotPrefix + randomText(idLength), Name: req.Name, SandboxID: id, CreatedAt: time.Now().Round(0), Size: c.size,
-		Metadata: req.Metadata, Template: conf.Template, Root: conf.Root, fileSet: conf.fileSet,
+		Metadata: req.Metadata, Template: conf.Template, Root: conf.Root, Compiled: conf.Compiled, fileSet: conf.fileSet,
 	}
 	err = t.keep(ctx, c, &s.fileSet, func() error { return t.saveSnapshot(&s) })
 	if err != nil {
@@ -408,6 +410,7 @@ func (o *order) startFrom(t *tree, p *Provider) error {
 			return badOption("what is put at "+p.Path+" and what the snapshot has there are a file and a directory", "put it elsewhere")
 		}
 	}
+	o.template = s.Compiled
 	o.made, o.Image, o.imageDigest, o.Root.Dir = s.Template, s.Root.Image, s.Root.Digest, s.Root.Dir
 	o.Root.Expose = slices.Concat(s.Root.Expose, o.Root.Expose)
 	slices.Sort(o.Root.Expose)

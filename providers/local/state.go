@@ -27,6 +27,8 @@ import (
 //	ids/<n>.lock  leases of blocks of user ids
 //	layers/<name> trees of files that sandboxes start with
 //	snapshots/<id> what snapshots consist of
+//	templates      what templates were built, and from which layers
+//	templates     what templates were built, and from which layers
 //	ended         why sandboxes ended, for a while
 //
 // Every name below it is reached through an open descriptor and never through
@@ -36,6 +38,7 @@ type tree struct {
 	base, boxes, bin, ids *folder
 	layers, snapshots     *folder
 	blocks                blocks
+	templates             *folder
 	log                   *slog.Logger
 }
 
@@ -67,7 +70,7 @@ func openTree(root string) (*tree, error) {
 	for _, s := range []struct {
 		name string
 		to   **folder
-	}{{"boxes", &t.boxes}, {"bin", &t.bin}, {"ids", &t.ids}, {layersDir, &t.layers}, {snapshotsDir, &t.snapshots}} {
+	}{{"boxes", &t.boxes}, {"bin", &t.bin}, {"ids", &t.ids}, {layersDir, &t.layers}, {snapshotsDir, &t.snapshots}, {templatesDir, &t.templates}} {
 		if *s.to, err = base.ensure(s.name); err != nil {
 			t.close()
 			return nil, unsafeState(filepath.Join(path, s.name), err)
@@ -83,7 +86,7 @@ func (t *tree) removed() bool {
 }
 
 func (t *tree) close() {
-	for _, d := range []*folder{t.base, t.boxes, t.bin, t.ids, t.layers, t.snapshots} {
+	for _, d := range []*folder{t.base, t.boxes, t.bin, t.ids, t.layers, t.snapshots, t.templates} {
 		d.close()
 	}
 }

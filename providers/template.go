@@ -16,6 +16,9 @@ type TemplateBuilder interface {
 	// *BuildStepError.
 	BuildTemplate(ctx context.Context, req TemplateBuild) (*Template, error)
 
+	// FindTemplate returns what was built under a name; E2001 when nothing was.
+	FindTemplate(ctx context.Context, name string) (*Template, error)
+
 	// ListTemplates returns what was built, by name.
 	ListTemplates(ctx context.Context) ([]*Template, error)
 

@@ -97,6 +97,9 @@ func (p *Provider) create(ctx context.Context, req providers.CreateRequest, from
 	}
 	defer e.close()
 	sb, err := p.build(ctx, t, e, lock, order)
+	if err == nil && order.template != nil {
+		sb, err = p.started(ctx, sb, order.template)
+	}
 	return sb, stateError(op, "make sandbox "+order.id, orCancelled(ctx, op, err))
 }
 

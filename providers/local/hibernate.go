@@ -235,6 +235,9 @@ func (p *Provider) wake(ctx context.Context, op, id string, lifetime time.Durati
 		return nil, err
 	}
 	sb, err := p.build(ctx, t, e, lock, o)
+	if err == nil && o.template != nil {
+		err = startTemplate(ctx, sb, o.template) // its files must not be lost: it lives on
+	}
 	return sb, stateError(op, "start sandbox "+id, orCancelled(ctx, op, err))
 }
 

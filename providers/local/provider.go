@@ -218,7 +218,7 @@ func (p *Provider) Capabilities(ctx context.Context) (providers.Capabilities, er
 		Lifetime: providers.LifetimeRange{Min: minLifetime, Default: defaultLifetime},
 		Networks: []string{netNone, netLoopback, netHost, netList},
 	}
-	c.Set[providers.CapRootView] = true
+	c.Set[providers.CapRootView], c.Set[providers.CapTemplates] = true, true
 	if findImage != nil {
 		c.Set[providers.CapImages] = true
 		c.CreateFloor = pullFloor

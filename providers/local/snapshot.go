@@ -410,7 +410,16 @@ func (o *order) startFrom(t *tree, p *Provider) error {
 			return badOption("what is put at "+p.Path+" and what the snapshot has there are a file and a directory", "put it elsewhere")
 		}
 	}
-	o.template = s.Compiled
+	if m := s.Compiled; m != nil {
+		o.template = m
+		sayTemplate(&o.CreateRequest, m, s.Root.Image == "")
+		o.asked = cmp.Or(o.asked, m.User)
+		o.User = cmp.Or(o.asked, o.User)
+		o.again.Env, o.again.WorkDir, o.again.User = o.Env, o.WorkDir, o.asked
+		if err := checkEnv(o.Env); err != nil {
+			return err
+		}
+	}
 	o.made, o.Image, o.imageDigest, o.Root.Dir = s.Template, s.Root.Image, s.Root.Digest, s.Root.Dir
 	o.Root.Expose = slices.Concat(s.Root.Expose, o.Root.Expose)
 	slices.Sort(o.Root.Expose)

@@ -3,8 +3,12 @@
 package local
 
 import (
+	"archive/zip"
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"os"
@@ -14,6 +18,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
@@ -282,18 +287,18 @@ func TestBuildRefusals(t *testing.T) {
 		code errdefs.Code
 		text string
 	}{
-		"no name":       {model.Template{}, "E2011", "no name"},
-		"base":          {model.Template{Name: "base"}, "E2011", "name base"},
+		"no name":       {model.Template{}, "E2004", "no name"},
+		"base":          {model.Template{Name: "base"}, "E2004", "name base"},
 		"dockerfile":    {model.Template{Name: "x", Dockerfile: "FROM a"}, "E8004", "Dockerfile"},
-		"two kinds":     {model.Template{Name: "x", Build: []model.Step{{Run: "a", Pip: []string{"b"}}}}, "E2011", "step 1"},
-		"no kind":       {model.Template{Name: "x", Build: []model.Step{{}}}, "E2011", "step 1"},
-		"option":        {model.Template{Name: "x", Build: []model.Step{{Pip: []string{"--index-url=x"}}}}, "E2011", "name of a package"},
+		"two kinds":     {model.Template{Name: "x", Build: []model.Step{{Run: "a", Pip: []string{"b"}}}}, "E2004", "step 1"},
+		"no kind":       {model.Template{Name: "x", Build: []model.Step{{}}}, "E2004", "step 1"},
+		"option":        {model.Template{Name: "x", Build: []model.Step{{Pip: []string{"--index-url=x"}}}}, "E2004", "name of a package"},
 		"apt":           {model.Template{Name: "x", Build: []model.Step{{Apt: []string{"jq"}}}}, "E8004", ""},
-		"outside":       {model.Template{Name: "x", Build: []model.Step{{Copy: &model.Copy{Src: "../x", Dest: "/data"}}}}, "E2011", "folder of the template"},
-		"not there":     {model.Template{Name: "x", Build: []model.Step{{Copy: &model.Copy{Src: "x", Dest: "/data"}}}}, "E2011", "no such file"},
+		"outside":       {model.Template{Name: "x", Build: []model.Step{{Copy: &model.Copy{Src: "../x", Dest: "/data"}}}}, "E2004", "folder of the template"},
+		"not there":     {model.Template{Name: "x", Build: []model.Step{{Copy: &model.Copy{Src: "x", Dest: "/data"}}}}, "E2004", "no such file"},
 		"network all":   {model.Template{Name: "x", BuildNetwork: "all"}, "E8004", "all"},
 		"no such base":  {model.Template{Name: "x", Base: model.Base{From: "nobody"}}, "E2001", "nobody"},
-		"too many base": {model.Template{Name: "x", Base: model.Base{From: "a", Image: "b"}}, "E2011", "base"},
+		"too many base": {model.Template{Name: "x", Base: model.Base{From: "a", Image: "b"}}, "E2004", "base"},
 		"into usr":      {model.Template{Name: "x", Workdir: "/usr/x"}, "E2011", "/usr"},
 	} {
 		_, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: &c.m, Dir: dir})
@@ -412,6 +417,16 @@ func TestTemplateStartsAndIsReady(t *testing.T) {
 	if out := mustSh(t, sb, "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8123/"); out != "200" {
 		t.Errorf("when Create returned: %q", out)
 	}
+	if err := p.Hibernate(t.Context(), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	woken, err := p.Connect(t.Context(), sb.ID, providers.ConnectRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := mustSh(t, woken, "curl -s -o /dev/null -w '%{http_code}' http://127.0.0.1:8123/"); out != "200" {
+		t.Errorf("when Connect returned: %q", out)
+	}
 	killSandboxes(t, p)
 	for name, c := range map[string]struct {
 		m    model.Template
@@ -448,5 +463,111 @@ func TestBuildSystemPackages(t *testing.T) {
 	b = &templateBuild{m: &model.Template{}, mapping: mapSubid}
 	if s, err := b.checkStep(1, step); err != nil || !slices.Contains(s.args, "jq") {
 		t.Errorf("image: %+v, %v", s, err)
+	}
+}
+
+// wheel is a package of Python.
+func wheel(t *testing.T, path string) {
+	t.Helper()
+	var b bytes.Buffer
+	w := zip.NewWriter(&b)
+	for _, f := range []struct{ name, text string }{
+		{"tinypkg.py", "answer = 42\n\ndef main():\n    print(answer)\n"},
+		{"tinypkg-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: tinypkg\nVersion: 1.0\n"},
+		{"tinypkg-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"},
+		{"tinypkg-1.0.dist-info/entry_points.txt", "[console_scripts]\ntinypkg = tinypkg:main\n"},
+		{"tinypkg-1.0.dist-info/RECORD", "tinypkg.py,,\ntinypkg-1.0.dist-info/METADATA,,\ntinypkg-1.0.dist-info/WHEEL,,\ntinypkg-1.0.dist-info/entry_points.txt,,\ntinypkg-1.0.dist-info/RECORD,,\n"},
+	} {
+		out, err := w.Create(f.name)
+		if err == nil {
+			_, err = out.Write([]byte(f.text))
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(w.Close(), os.WriteFile(path, b.Bytes(), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestBuildPip(t *testing.T) {
+	if out, err := exec.Command("/usr/bin/python3", "-m", "pip", "--version").CombinedOutput(); err != nil {
+		missing(t, "no pip for /usr/bin/python3: "+string(out))
+	}
+	p := templateProvider(t)
+	dir := t.TempDir()
+	const name = "tinypkg-1.0-py3-none-any.whl"
+	wheel(t, filepath.Join(dir, name))
+	m := &model.Template{Name: "py", Build: []model.Step{{Copy: &model.Copy{Src: name, Dest: "/tmp/"}}, {Pip: []string{"/tmp/" + name}}}}
+	buildTemplate(t, p, m, dir)
+	sb := create(t, p, providers.CreateRequest{Template: "py"})
+	if got := mustSh(t, sb, "tinypkg; python3 -c 'import tinypkg; print(tinypkg.answer)'"); got != "42\n42\n" {
+		t.Errorf("the package: %q", got)
+	}
+	// A template over it has it too.
+	buildTemplate(t, p, &model.Template{Name: "pychild", Base: model.Base{From: "py"}}, "")
+	sb = create(t, p, providers.CreateRequest{Template: "pychild"})
+	if got := mustSh(t, sb, "tinypkg"); got != "42\n" {
+		t.Errorf("in the child: %q", got)
+	}
+	killSandboxes(t, p)
+}
+
+// What a killed process was building is removed by the next one.
+func TestBuildOfKilledProcess(t *testing.T) {
+	p := templateProvider(t)
+	if _, err := p.ListTemplates(t.Context()); err != nil { // opens the state directory
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), envRole+"=build", "LOCAL_TEST_STATE="+p.root)
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || line != "second step\n" {
+		t.Errorf("the process says %q, %v", line, err)
+	}
+	if names, _ := p.tree.templates.allNames(); len(names) == 0 || len(layerNames(t, p)) == 0 {
+		t.Errorf("nothing is being built: %q", names)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // killed
+	if err := p.GC(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for end := time.Now().Add(killLimit); ; time.Sleep(10 * time.Millisecond) { // its sandbox ends by itself
+		if page, err := p.List(t.Context(), providers.ListRequest{}); err == nil && len(page.Sandboxes) == 0 || time.Now().After(end) {
+			break
+		}
+	}
+	if err := p.GC(t.Context()); err != nil {
+		t.Error(err)
+	}
+	nothingLeft(t, p)
+}
+
+func init() {
+	roles["build"] = func() error {
+		p, err := New(providers.Config{StateDir: os.Getenv("LOCAL_TEST_STATE")})
+		if err != nil {
+			return err
+		}
+		m := &model.Template{Name: "killed", Build: runSteps("echo x > /home/user/x", "echo second step; sleep 1000")}
+		_, err = p.BuildTemplate(context.Background(), providers.TemplateBuild{Model: m, Progress: func(e providers.BuildEvent) {
+			if e.Kind == providers.BuildOutput {
+				fmt.Println(e.Text)
+			}
+		}})
+		return err
 	}
 }

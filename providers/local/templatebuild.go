@@ -56,7 +56,7 @@ type templateBuild struct {
 // copied files and steps before it, is not run again. Builds of the same content
 // wait for each other, in other processes too.
 //
-// Errors: E2011 for a template that makes no sense, E8004 for what cannot be
+// Errors: E2004 for a template that makes no sense, E8004 for what cannot be
 // built here, E7010 for a step that fails. After an error, or when ctx ends,
 // nothing is left of the build.
 func (p *Provider) BuildTemplate(ctx context.Context, req providers.TemplateBuild) (_ *providers.Template, err error) {
@@ -108,9 +108,9 @@ func (b *templateBuild) check(ctx context.Context) error {
 	m := b.m
 	switch {
 	case m == nil || m.Name == "" || len(m.Name) > maxNameBytes:
-		return &errdefs.Error{Code: "E2011", Op: opBuild, Message: "the template has no name, or one that is too long"}
+		return &errdefs.Error{Code: "E2004", Op: opBuild, Message: "the template has no name, or one that is too long"}
 	case m.Name == baseTemplate:
-		return &errdefs.Error{Code: "E2011", Op: opBuild, Message: "the name base is that of the tree of this machine", Suggestion: "give the template another name"}
+		return &errdefs.Error{Code: "E2004", Op: opBuild, Message: "the name base is that of the tree of this machine", Suggestion: "give the template another name"}
 	case m.Dockerfile != "":
 		return &errdefs.Error{Code: "E8004", Op: opBuild, Message: "template " + m.Name + " is made by a Dockerfile of its own, and provider local builds from steps",
 			Suggestion: "declare base and build in the template, or build the image elsewhere and name it as the base"}
@@ -132,7 +132,11 @@ func (b *templateBuild) check(ctx context.Context) error {
 	if err := b.checkSteps(); err != nil {
 		return err
 	}
-	b.saved.Model, b.saved.Root, b.saved.CreatedAt = b.m, b.root, time.Now().Round(0)
+	whole := *b.m
+	if b.parent != nil {
+		whole.Build = slices.Concat(b.parent.Model.Build, b.m.Build)
+	}
+	b.saved.Model, b.saved.Root, b.saved.CreatedAt = &whole, b.root, time.Now().Round(0)
 	return b.chooseKeys()
 }
 
@@ -141,7 +145,7 @@ func (b *templateBuild) findBase(ctx context.Context) error {
 	base := b.m.Base
 	switch {
 	case base.Image != "" && base.From != "":
-		return &errdefs.Error{Code: "E2011", Op: opBuild, Message: "the base is an image and another template; it can be one of them"}
+		return &errdefs.Error{Code: "E2004", Op: opBuild, Message: "the base is an image and another template; it can be one of them"}
 	case base.Image != "":
 		img, err := b.p.images.pull(ctx, base.Image)
 		if err != nil {
@@ -298,7 +302,7 @@ func (b *templateBuild) locked(ctx context.Context, f func() error) error {
 func (b *templateBuild) save(file string) error {
 	text, err := json.Marshal(&b.saved)
 	if err == nil && len(text) > maxTemplateFile {
-		err = &errdefs.Error{Code: "E2011", Op: opBuild, Message: fmt.Sprintf("the template takes %d bytes; at most %d", len(text), maxTemplateFile)}
+		err = &errdefs.Error{Code: "E2004", Op: opBuild, Message: fmt.Sprintf("the template takes %d bytes; at most %d", len(text), maxTemplateFile)}
 	}
 	if err == nil {
 		err = b.t.templates.writeSynced(file, text)

@@ -93,11 +93,11 @@ func (b *templateBuild) checkStep(n int, s model.Step) (buildStep, error) {
 		}
 	}
 	if kinds != 1 {
-		return buildStep{}, refuseStep(n, "E2011", fmt.Sprintf("%d kinds of work; a step has exactly one", kinds), "")
+		return buildStep{}, refuseStep(n, "E2004", fmt.Sprintf("%d kinds of work; a step has exactly one", kinds), "")
 	}
 	for _, name := range slices.Concat(s.Apt, s.Pip, s.Npm) {
 		if name == "" || name[0] == '-' || strings.ContainsAny(name, "\x00\n") {
-			return buildStep{}, refuseStep(n, "E2011", fmt.Sprintf("%q is not the name of a package", clip(name)), "")
+			return buildStep{}, refuseStep(n, "E2004", fmt.Sprintf("%q is not the name of a package", clip(name)), "")
 		}
 	}
 	onHost := func(host, image string) string {
@@ -133,7 +133,7 @@ func (b *templateBuild) checkCopy(n int, c *model.Copy) (buildStep, error) {
 		return step, refuseStep(n, "E2011", "the template copies "+c.Src+", and no folder was named to copy from", "")
 	}
 	if !fs.ValidPath(path.Clean(c.Src)) || strings.ContainsRune(c.Dest, 0) || c.Dest == "" {
-		return step, refuseStep(n, "E2011", fmt.Sprintf("copy %q to %q: the source is a path in the folder of the template", clip(c.Src), clip(c.Dest)), "")
+		return step, refuseStep(n, "E2004", fmt.Sprintf("copy %q to %q: the source is a path in the folder of the template", clip(c.Src), clip(c.Dest)), "")
 	}
 	if !path.IsAbs(step.dest) {
 		step.dest = b.workDir() + "/" + step.dest
@@ -145,7 +145,7 @@ func (b *templateBuild) checkCopy(n int, c *model.Copy) (buildStep, error) {
 	defer root.Close()
 	fi, err := root.Lstat(path.Clean(c.Src))
 	if err != nil {
-		return step, refuseStep(n, "E2011", "copy "+clip(c.Src)+": "+err.Error(), "")
+		return step, refuseStep(n, "E2004", "copy "+clip(c.Src)+": "+err.Error(), "")
 	}
 	into := strings.HasSuffix(step.dest, "/")
 	step.dest = path.Clean(step.dest)
@@ -257,7 +257,7 @@ func (b *templateBuild) chooseKeys() error {
 		if s.copy != nil {
 			sum := sha256.New()
 			if err := s.archive(b.req.Dir, sum); err != nil {
-				return refuseStep(i+1, "E2011", "copy "+clip(s.copy.Src)+": "+err.Error(), "")
+				return refuseStep(i+1, "E2004", "copy "+clip(s.copy.Src)+": "+err.Error(), "")
 			}
 			content = hex.EncodeToString(sum.Sum(nil))
 			b.copied = append(b.copied, content)

@@ -169,6 +169,21 @@ func (t *tree) sweepBuilds() error {
 	return errors.Join(errs...)
 }
 
+// FindTemplate returns what was built under a name; E2001 when nothing was.
+func (p *Provider) FindTemplate(ctx context.Context, name string) (*providers.Template, error) {
+	const op = "find template"
+	t, done, err := p.begin(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	s, err := t.template(op, name)
+	if err != nil {
+		return nil, err
+	}
+	return s.public(), nil
+}
+
 // ListTemplates returns what was built, by name.
 func (p *Provider) ListTemplates(ctx context.Context) ([]*providers.Template, error) {
 	t, done, err := p.begin(ctx, "list templates")

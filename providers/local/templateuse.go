@@ -47,32 +47,35 @@ func (p *Provider) createFromTemplate(ctx context.Context, req providers.CreateR
 	if err := applyTemplate(&req, s, p.isolation); err != nil {
 		return nil, err
 	}
-	sb, err := p.create(ctx, req, func(_ *tree, o *order) error {
+	return p.create(ctx, req, func(_ *tree, o *order) error {
 		o.made, o.template, o.imageDigest = name, s.Model, s.Root.Digest
 		if len(s.Steps) == 0 {
 			return nil
 		}
 		return o.useFiles(s.files(), p.exposed(o))
 	})
-	if err != nil {
-		return nil, err
+}
+
+// sayTemplate puts the variables of a template below those of a request, and its
+// working directory where there is none.
+func sayTemplate(req *providers.CreateRequest, m *model.Template, host bool) {
+	env := maps.Clone(m.Env)
+	if env == nil {
+		env = map[string]string{}
 	}
-	return sb, p.startTemplate(ctx, sb, s.Model)
+	if host && len(m.Build) > 0 {
+		env = hostEnv(env)
+	}
+	maps.Copy(env, req.Env)
+	req.Env = env
+	req.WorkDir = cmp.Or(req.WorkDir, m.Workdir)
 }
 
 // applyTemplate fills in what a request leaves open.
 func applyTemplate(req *providers.CreateRequest, s *savedTemplate, isolation string) error {
 	m := s.Model
-	env := maps.Clone(m.Env)
-	if s.Root.Image == "" && len(s.Steps) > 0 {
-		env = hostEnv(env)
-	}
-	if env == nil {
-		env = map[string]string{}
-	}
-	maps.Copy(env, req.Env)
-	req.Env = env
-	req.User, req.WorkDir = cmp.Or(req.User, m.User), cmp.Or(req.WorkDir, m.Workdir)
+	sayTemplate(req, m, s.Root.Image == "")
+	req.User = cmp.Or(req.User, m.User)
 	if req.Network == nil {
 		req.Network = networkPolicy(m.Network)
 	}
@@ -99,23 +102,26 @@ func applyTemplate(req *providers.CreateRequest, s *savedTemplate, isolation str
 	return nil
 }
 
-// startTemplate starts what the template says and waits until it is ready. When
-// it is not, the sandbox is killed.
-func (p *Provider) startTemplate(ctx context.Context, sb *providers.Sandbox, m *model.Template) (err error) {
-	if m == nil || m.Start == "" && m.Ready == nil {
+// started starts what the template of a new sandbox says. A sandbox that does not
+// get ready is killed.
+func (p *Provider) started(ctx context.Context, sb *providers.Sandbox, m *model.Template) (*providers.Sandbox, error) {
+	err := startTemplate(ctx, sb, m)
+	if err == nil {
+		return sb, nil
+	}
+	kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killLimit)
+	defer cancel()
+	if kerr := p.Kill(kctx, sb.ID); kerr != nil && !errors.Is(kerr, errdefs.ErrNotFound) {
+		err = errors.Join(err, kerr)
+	}
+	return nil, orCancelled(ctx, "create sandbox", err)
+}
+
+// startTemplate starts what the template says and waits until it is ready.
+func startTemplate(ctx context.Context, sb *providers.Sandbox, m *model.Template) error {
+	if m.Start == "" && m.Ready == nil {
 		return nil
 	}
-	defer func() {
-		if err == nil {
-			return
-		}
-		kctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killLimit)
-		defer cancel()
-		if kerr := p.Kill(kctx, sb.ID); errdefs.CodeOf(kerr) != "" && !errors.Is(kerr, errdefs.ErrNotFound) {
-			err = errors.Join(err, kerr)
-		}
-		err = orCancelled(ctx, "create sandbox", err)
-	}()
 	c, err := envd.New(&envd.Options{Dial: sb.Data.Dial, Token: sb.Data.Token.Reveal()})
 	if err != nil {
 		return err
@@ -136,7 +142,7 @@ func (p *Provider) startTemplate(ctx context.Context, sb *providers.Sandbox, m *
 }
 
 func notReady(m *model.Template, what string, err error) error {
-	return &errdefs.Error{Code: "E2000", Op: "create sandbox", Message: "template " + m.Name + " is not ready: " + what, Err: err}
+	return &errdefs.Error{Code: "E2009", Op: "create sandbox", Message: "template " + m.Name + " is not ready: " + what, Err: err}
 }
 
 // startWatch follows the start command until the sandbox is ready.

@@ -16,6 +16,7 @@ var (
 	ErrExec    = errdefs.ErrExec
 	ErrFile    = errdefs.ErrFile
 	ErrNetwork = errdefs.ErrNetwork
+	ErrBuild   = errdefs.ErrBuild
 	ErrBackend = errdefs.ErrBackend
 	ErrCall    = errdefs.ErrCall
 

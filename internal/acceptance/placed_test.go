@@ -1,6 +1,7 @@
 package acceptance
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/internal/acceptance/placed"
 	"github.com/agent-sandbox/sandbox-go/internal/sbtest"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 // TestPlaced calls functions whose directives say where they run, and with what.
@@ -42,6 +44,25 @@ func TestPlaced(t *testing.T) {
 		}
 		if got, err := placed.Recall(ctx); got != want || err != nil {
 			t.Errorf("read-only: %q, %v", got, err)
+		}
+	})
+	t.Run("template", func(t *testing.T) {
+		if _, err := placed.Built(ctx); !errors.Is(err, sandboxfn.ErrTemplateNotFound) {
+			t.Errorf("before it is built: %v", err)
+		}
+		m := &model.Template{Name: "placed-tools", Env: map[string]string{"PLACED_TEMPLATE": "env"}, Build: []model.Step{
+			{Run: "mkdir -p /opt/template/bin && printf '#!/bin/sh\\necho hello\\n' > /opt/template/bin/greet && chmod 755 /opt/template/bin/greet"},
+		}}
+		if _, err := sandboxfn.BuildTemplate(ctx, m, nil); err != nil {
+			t.Fatal(err)
+		}
+		defer func() {
+			if err := sandboxfn.RemoveTemplate(context.Background(), "placed-tools"); err != nil {
+				t.Error(err)
+			}
+		}()
+		if got, err := placed.Built(ctx); got != "hello\nenv" || err != nil {
+			t.Errorf("got %q, %v", got, err)
 		}
 	})
 	t.Run("fresh", func(t *testing.T) {

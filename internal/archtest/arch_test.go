@@ -62,7 +62,7 @@ var rules = []rule{
 	{pkg: "internal/layertar", foreign: []string{xsys}},
 	{pkg: "internal/sdktest"},
 	{pkg: "internal/sbtest", project: []string{"sandboxfn"}, foreign: []string{"go.uber.org/goleak"}},
-	{pkg: "internal/acceptance/...", project: []string{"sandboxfn", "sandboxfn/validate", "internal/acceptance/..."}},
+	{pkg: "internal/acceptance/...", project: []string{"sandboxfn", "sandboxfn/validate", "internal/acceptance/...", "templates/model"}},
 	{pkg: "providers", project: []string{errdefs, "templates/model"}},
 	{pkg: "providers/local", project: []string{
 		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/version", "internal/envd", "internal/netrule", "templates/model",

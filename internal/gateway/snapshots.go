@@ -169,7 +169,7 @@ func positionOfSnapshot(sn *providers.Snapshot) position {
 
 // start says what sandboxes are made from: a template, or a snapshot of the key.
 func (s *Server) start(ctx context.Context, owner, name string) (t template, snapshot string, err error) {
-	t, err = s.template(name)
+	t, err = s.template(ctx, name)
 	if err == nil {
 		return t, "", nil
 	}
@@ -203,7 +203,7 @@ func (s *Server) deleteTemplate(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if id == "" {
-		return refuse(http.StatusForbidden, "E1006", "template %q is part of the gateway", t.id)
+		return refuse(http.StatusForbidden, "E1006", "template %q is not a key's to delete", t.id)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), changeLimit)
 	defer cancel()

@@ -72,7 +72,7 @@ func (s *Server) templateOf(r *http.Request) (template, error) {
 	if err != nil {
 		return template{}, refuse(http.StatusBadRequest, "", "the template's name is malformed")
 	}
-	return s.template(name)
+	return s.template(r.Context(), name)
 }
 
 // describeTemplate answers 501 for templates that are there.

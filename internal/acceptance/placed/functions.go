@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -117,6 +118,14 @@ func where() (int, string, error) {
 //
 //sandbox:func image=ghcr.io/team/torch:2
 func pictured() error { return nil }
+
+// built runs a program of its template.
+//
+//sandbox:func template=placed-tools
+func built() (string, error) {
+	out, err := exec.Command("greet").Output()
+	return string(out) + os.Getenv("PLACED_TEMPLATE"), err
+}
 
 // drawn cannot run here either.
 //

@@ -5,6 +5,7 @@ package placed
 import (
 	"context"
 	"embed"
+	"os/exec"
 	"path/filepath"
 	"time"
 
@@ -16,6 +17,7 @@ const _ = sandboxfn.Generated1
 
 // A mismatch here means the source changed: run go generate.
 var (
+	_ func() (string, error)             = built
 	_ func() error                       = drawn
 	_ func() string                      = login
 	_ func() (bool, error)               = once
@@ -30,6 +32,19 @@ var (
 //go:embed all:data
 //go:embed data/words.txt
 var sandbox_files embed.FS
+
+// BuiltFunc is the handle of [Built].
+var BuiltFunc = sandboxfn.Declare[sandboxfn.None, string](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/placed", Name: "built", Schema: "acc672729836aa5b2b216fd30518e0c61a5a8815f25d297ea174411e8b4ffeaf",
+	Options: sandboxfn.Options{Template: "placed-tools", Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+})
+
+// Built runs a program of its template.
+//
+// It runs built in a sandbox.
+func Built(ctx context.Context) (string, error) {
+	return BuiltFunc.Call(ctx, sandboxfn.None{})
+}
 
 // DrawnFunc is the handle of [Drawn].
 var DrawnFunc = sandboxfn.Declare[sandboxfn.None, sandboxfn.None](sandboxfn.Decl{
@@ -160,10 +175,17 @@ func Words(ctx context.Context) ([]string, error) {
 
 func init() {
 	sandboxfn.Errors("github.com/agent-sandbox/sandbox-go/internal/acceptance/placed",
+		sandboxfn.Sentinel("os/exec.ErrDot", &exec.ErrDot),
+		sandboxfn.Sentinel("os/exec.ErrNotFound", &exec.ErrNotFound),
+		sandboxfn.Sentinel("os/exec.ErrWaitDelay", &exec.ErrWaitDelay),
+		sandboxfn.ErrorType[*exec.Error](),
 		sandboxfn.Sentinel("path/filepath.ErrBadPattern", &filepath.ErrBadPattern),
 		sandboxfn.Sentinel("path/filepath.SkipAll", &filepath.SkipAll),
 		sandboxfn.Sentinel("path/filepath.SkipDir", &filepath.SkipDir),
 	)
+	sandboxfn.Bind(BuiltFunc, func(ctx context.Context, a sandboxfn.None) (string, error) {
+		return built()
+	})
 	sandboxfn.Bind(DrawnFunc, func(ctx context.Context, a sandboxfn.None) (r sandboxfn.None, err error) {
 		err = drawn()
 		return

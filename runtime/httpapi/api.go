@@ -19,11 +19,12 @@ const Version = "1"
 
 // Limits that hold whatever a policy says.
 const (
-	maxStarted   = 100               // processes of POST /process/start at the same time
-	defaultRun   = 300 * time.Second // of a command that names no time
-	maxRun       = 24 * time.Hour    // that a command can ask for
-	heartbeat    = 15 * time.Second  // of silence in an event stream
-	terminalIdle = 30 * time.Minute  // of a terminal that nobody is attached to
+	maxStarted    = 100               // processes of POST /process/start at the same time
+	defaultRun    = 300 * time.Second // of a command that names no time
+	maxRun        = 24 * time.Hour    // that a command can ask for
+	heartbeat     = 15 * time.Second  // of silence in an event stream
+	maxInlineFile = 16 << 20          // bytes of a file in a JSON body
+	terminalIdle  = 30 * time.Minute  // of a terminal that nobody is attached to
 )
 
 // Usage is what a sandbox uses and what it may use; sizes are in bytes.
@@ -112,6 +113,7 @@ func (a *API) Close() {
 func (a *API) Endpoints() []endpoint.Endpoint {
 	var rows []endpoint.Endpoint
 	rows = append(rows, a.coreRows()...)
+	rows = append(rows, a.fileRows()...)
 	rows = append(rows, a.processRows()...)
 	rows = append(rows, a.systemRows()...)
 	return rows

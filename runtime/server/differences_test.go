@@ -72,6 +72,11 @@ var differences = []difference{
 		at:   slices.Concat(at("process-timeout", 6), at("rpc-malformed-envelope", 1, 2, 3)),
 	},
 	{
+		name: "`DELETE /files` removes",
+		in:   []string{"status", "body", "header Allow", "header Content-Type"},
+		at:   at("files-get", 13),
+	},
+	{
 		name: "no cross-origin requests",
 		in:   []string{"status", "body", "header Allow"},
 		at:   at("http-health-metrics-envs", 7),

@@ -204,6 +204,8 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	mux.Handle("/files/compose", s.named("file_ops.upload", s.files.Compose().ServeHTTP))
 	mux.HandleFunc("/sandbox/channels/{id}", only(http.MethodPost, s.named("functions.call", s.channels.park)))
 	mux.HandleFunc("/sandbox/ports/{port}", only(http.MethodPost, s.named("ports.connect", s.tunnels.connect)))
-	mux.Handle("/", s.later(func() http.Handler { return s.routeAPI(users) }))
+	api := s.later(func() http.Handler { return s.routeAPI(users) })
+	mux.Handle("DELETE /files", api)
+	mux.Handle("/", api)
 	return authenticate(s.opts.Token, whilePaused(s.opts.Paused, patient(mux)))
 }

@@ -22,6 +22,8 @@ const (
 	maxStarted    = 100               // processes of POST /process/start at the same time
 	defaultRun    = 300 * time.Second // of a command that names no time
 	maxRun        = 24 * time.Hour    // that a command can ask for
+	maxTerminals  = 10                // sessions
+	maxWebSocket  = 128 << 10         // bytes of one message of a client
 	heartbeat     = 15 * time.Second  // of silence in an event stream
 	maxInlineFile = 16 << 20          // bytes of a file in a JSON body
 	terminalIdle  = 30 * time.Minute  // of a terminal that nobody is attached to
@@ -65,8 +67,9 @@ type API struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool // guarded by mu
+	mu       sync.Mutex
+	closed   bool                // guarded by mu
+	sessions map[string]*session // guarded by mu; nil values are being made
 
 	rows []endpoint.Endpoint // of the whole server, see Describe
 	gate endpoint.Gate
@@ -83,7 +86,7 @@ func New(o Options) *API {
 	if o.TerminalIdle == 0 {
 		o.TerminalIdle = terminalIdle
 	}
-	a := &API{opts: o, started: make(chan struct{}, maxStarted)}
+	a := &API{opts: o, started: make(chan struct{}, maxStarted), sessions: map[string]*session{}}
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	return a
 }
@@ -104,6 +107,11 @@ func (a *API) Describe(rows []endpoint.Endpoint, gate endpoint.Gate) {
 func (a *API) Close() {
 	a.mu.Lock()
 	a.closed = true
+	for _, s := range a.sessions {
+		if s != nil {
+			s.stopIdle()
+		}
+	}
 	a.mu.Unlock()
 	a.cancel()
 	a.wg.Wait()
@@ -115,6 +123,7 @@ func (a *API) Endpoints() []endpoint.Endpoint {
 	rows = append(rows, a.coreRows()...)
 	rows = append(rows, a.fileRows()...)
 	rows = append(rows, a.processRows()...)
+	rows = append(rows, a.terminalRows()...)
 	rows = append(rows, a.systemRows()...)
 	return rows
 }

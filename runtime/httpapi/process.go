@@ -137,13 +137,16 @@ func (a *API) start(w http.ResponseWriter, r *http.Request) {
 	endpoint.Answer(w, Started{run.Pid(), shown})
 }
 
-// spawn runs f in a goroutine that Close waits for, unless that has begun.
-func (a *API) spawn(f func()) {
+// spawn runs f in a goroutine that Close waits for. It reports false, and does
+// not, once that has begun.
+func (a *API) spawn(f func()) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if !a.closed {
-		a.wg.Go(f)
+	if a.closed {
+		return false
 	}
+	a.wg.Go(f)
+	return true
 }
 
 // Process is one process, as lists show it.

@@ -87,7 +87,7 @@ func policy(t *model.Template) field {
 			texts("deny", "policy.files.deny", "patterns of path.Match, ** for any depth", &f.Deny),
 			optionalBool("follow_links", "policy.files.follow_links", "whether links are followed", &f.FollowLinks),
 			size("max_bytes", "policy.files.max_bytes", "of one file that is written; default no limit", &f.MaxBytes),
-			number("max_entries", "policy.files.max_entries", "of one listing, search or archive; default 10000", &f.MaxEntries),
+			number("max_entries", "policy.files.max_entries", "of one listing, search or archive; default the limit of each", &f.MaxEntries),
 		),
 		section("commands", "a guard rail: an allowed interpreter can do what its user can",
 			rules("allow", "policy.commands.allow", "only these; default all", &c.Allow),

@@ -209,3 +209,28 @@ func TestInvokeOnOtherServers(t *testing.T) {
 		})
 	}
 }
+
+// BenchmarkNamedCommand reports what a named command takes as a ratio to a plain
+// command with the same program.
+func BenchmarkNamedCommand(b *testing.B) {
+	sb := create(b, hostClient(b, &hostProvider{options: func(o *server.Options) {
+		o.Template = &model.Template{Commands: map[string]model.Command{"true": {Run: "true"}}}
+	}}, nil), nil)
+	ctx := b.Context()
+	var plain, named time.Duration
+	for b.Loop() {
+		begin := time.Now()
+		if err := sb.Command(ctx, "true").Run(); err != nil {
+			b.Fatal(err)
+		}
+		middle := time.Now()
+		if _, err := sb.Invoke(ctx, "true", nil, nil); err != nil {
+			b.Fatal(err)
+		}
+		plain, named = plain+middle.Sub(begin), named+time.Since(middle)
+	}
+	b.ReportMetric(0, "ns/op")
+	b.ReportMetric(float64(plain.Microseconds())/float64(b.N), "plain-µs")
+	b.ReportMetric(float64(named.Microseconds())/float64(b.N), "named-µs")
+	b.ReportMetric(float64(named)/float64(plain), "x-plain")
+}

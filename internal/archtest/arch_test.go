@@ -97,6 +97,7 @@ var rules = []rule{
 	{pkg: "gen/vet", project: []string{"gen", "gen/directive"}, foreign: []string{"golang.org/x/tools"}},
 	{pkg: "gen/gentest/...", project: []string{"sandboxfn", "sandboxfn/validate", "gen/gentest/..."}, foreign: []string{"github.com/google/go-cmp", protobuf}},
 	{pkg: "gen", project: []string{"gen/directive"}, foreign: []string{"github.com/dave/jennifer", "golang.org/x/mod", "golang.org/x/tools", "github.com/go-playground/validator/v10"}},
+	{pkg: "examples/ownruntime", project: []string{"runtime/command", "runtime/server"}},
 	{pkg: "examples/...", project: []string{"examples/...", "sandboxfn", "sandboxfn/validate", errdefs}},
 }
 

@@ -2,6 +2,7 @@ package e2b_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"net/http"
 	"path/filepath"
@@ -134,5 +135,31 @@ func TestClientAgainstGateway(t *testing.T) {
 				return c
 			}, providertest.ClientOptions{})
 		})
+	}
+}
+
+// Named commands pass the gateway: their list, and what it says of one that is not
+// there.
+func TestNamedCommandsOnGateway(t *testing.T) {
+	l, addr := listen(t, "tcp")
+	key := newGateway(t, l)
+	t.Setenv("SANDBOX_CONFIG_DIR", t.TempDir())
+	t.Chdir(t.TempDir())
+	c, err := sandboxfn.NewClient(&sandboxfn.ClientOptions{
+		Provider: "e2b", APIURL: addr, SandboxURL: addr, APIKey: sandboxfn.NewSecret(key), Logger: e2b.Logger(t),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	sb, err := c.Create(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list, err := sb.Commands(t.Context()); err != nil || list == nil || len(list) != 0 {
+		t.Errorf("%v, %v", list, err)
+	}
+	if _, err := sb.Invoke(t.Context(), "nope", nil, nil); !errors.Is(err, sandboxfn.ErrNamedCommandNotFound) {
+		t.Errorf("%v", err)
 	}
 }

@@ -20,6 +20,7 @@ import (
 const (
 	maxFile  = 1 << 20
 	maxDepth = 64
+	maxKeys  = 5000 // the parser's time grows with their square
 )
 
 // place is where something was said.
@@ -126,8 +127,8 @@ func (r *reader) document(data []byte) (*ast.MappingNode, bool) {
 		return whole(line, col, "the file is not UTF-8 text")
 	}
 	text := strings.TrimPrefix(string(data), "\ufeff")
-	if line, col := tooDeep(text); line > 0 {
-		return whole(line, col, fmt.Sprintf("nested deeper than %d levels", maxDepth))
+	if line, col, message := tooMuch(text); line > 0 {
+		return whole(line, col, message)
 	}
 	file, err := parse(text)
 	if err != nil {
@@ -163,10 +164,10 @@ func parse(text string) (file *ast.File, err error) {
 	return parser.ParseBytes([]byte(text), 0, parser.AllowDuplicateMapKey())
 }
 
-// tooDeep finds the first place that is nested too deeply. It asks the lexer,
-// which does not recurse.
-func tooDeep(text string) (line, col int) {
-	flow, row, inRow := 0, 0, 0
+// tooMuch finds the first place that is nested too deeply, or has too many keys
+// before it. It asks the lexer, which does not recurse.
+func tooMuch(text string) (line, col int, message string) {
+	flow, row, inRow, keys := 0, 0, 0, 0
 	for _, t := range lexer.Tokenize(text) {
 		switch t.Type {
 		case token.SequenceStartType, token.MappingStartType:
@@ -178,13 +179,17 @@ func tooDeep(text string) (line, col int) {
 				row, inRow = t.Position.Line, 0
 			}
 			inRow++
+		case token.MappingValueType:
+			if keys++; keys > maxKeys {
+				return t.Position.Line, t.Position.Column, fmt.Sprintf("more than %d keys", maxKeys)
+			}
 		}
 		// Below an indentation of maxDepth there is one block for each column at most.
 		if flow > maxDepth || inRow > maxDepth || t.Type != token.CommentType && t.Position.IndentNum > 16*maxDepth {
-			return t.Position.Line, t.Position.Column
+			return t.Position.Line, t.Position.Column, fmt.Sprintf("nested deeper than %d levels", maxDepth)
 		}
 	}
-	return 0, 0
+	return 0, 0, ""
 }
 
 func invalidUTF8(data []byte) (line, col int) {

@@ -6,7 +6,9 @@ import (
 	"compress/gzip"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
+	"log"
 	"net/http"
 	"net/http/cgi"
 	"net/http/httptest"
@@ -78,7 +80,7 @@ func gitServer(t *testing.T) *gitHost {
 		t.Skip("git-http-backend is not there")
 	}
 	s := &gitHost{dir: t.TempDir()}
-	h := &cgi.Handler{Path: backend, Env: []string{"GIT_PROJECT_ROOT=" + s.dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
+	h := &cgi.Handler{Path: backend, Stderr: io.Discard, Env: []string{"GIT_PROJECT_ROOT=" + s.dir, "GIT_HTTP_EXPORT_ALL=1", "GIT_CONFIG_COUNT=1", "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*"}}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.hits.Add(1)
 		if s.down.Load() {
@@ -295,7 +297,7 @@ func tarOf(t testing.TB, members ...tar.Header) []byte {
 		if h.Typeflag == tar.TypeReg && h.Size == 0 {
 			h.Size = int64(len(data))
 		}
-		if h.Mode == 0 {
+		if h.Mode == 0 && h.Typeflag != tar.TypeXGlobalHeader {
 			h.Mode = 0o644
 		}
 		if err := w.WriteHeader(&h); err != nil {
@@ -365,7 +367,7 @@ func TestResolveArchive(t *testing.T) {
 }
 
 func TestResolveOCI(t *testing.T) {
-	s := httptest.NewServer(registry.New())
+	s := httptest.NewServer(registry.New(registry.Logger(log.New(io.Discard, "", 0))))
 	defer s.Close()
 	host := strings.TrimPrefix(s.URL, "http://")
 	push := func(tag, text string) string {

@@ -125,6 +125,7 @@ func (a *API) Endpoints() []endpoint.Endpoint {
 	rows = append(rows, a.processRows()...)
 	rows = append(rows, a.terminalRows()...)
 	rows = append(rows, a.systemRows()...)
+	rows = append(rows, a.gitRows()...)
 	return rows
 }
 

@@ -27,6 +27,32 @@ func (a *API) systemRows() []endpoint.Endpoint {
 			Summary:  "What the sandbox uses.",
 			Response: SystemMetrics{}, Handle: a.systemMetrics,
 		},
+		{
+			Name: "system.env_read", Method: http.MethodGet, Path: "/env",
+			Summary:  "The variables of the sandbox, without secrets.",
+			Query:    []endpoint.Param{{Name: "filter", Type: "string", Summary: "names, with commas"}},
+			Response: Environ{}, Handle: a.readEnv,
+		},
+		{
+			Name: "system.env_write", Method: http.MethodPost, Path: "/env",
+			Summary: "Set variables of what is started from now on.",
+			Request: EnvRequest{}, Response: EnvUpdated{}, Handle: a.writeEnv,
+			Errors: []endpoint.Error{{Status: 403, Code: "E3011", Summary: "a variable that is protected; nothing is set"}},
+		},
+		{
+			Name: "system.ports", Method: http.MethodGet, Path: "/ports",
+			Summary: "The TCP ports that something listens on.", Response: Ports{}, Handle: a.ports,
+		},
+		{
+			Name: "system.packages", Method: http.MethodGet, Path: "/packages",
+			Summary:  "What a package manager has installed.",
+			Query:    []endpoint.Param{{Name: "manager", Type: "string", Required: true, Summary: "pip or npm"}},
+			Response: Packages{}, Handle: a.packages,
+			Errors: []endpoint.Error{
+				{Status: 404, Code: "E3007", Summary: "the sandbox does not have it"},
+				{Status: 408, Code: "E3001", Summary: "it took more than 10 s"}, {Status: 502, Code: "E3002", Summary: "it failed"},
+			},
+		},
 	}
 }
 

@@ -35,6 +35,7 @@ check: ## formatting, vet, staticcheck, generated files, architecture
 	$(GO) tool staticcheck $(PKGS)
 	$(GO) run ./internal/proto/protogen -check
 	$(GO) run ./internal/errdoc -check
+	$(GO) run ./internal/apidoc -check
 	$(GO) tool sandboxgen -check $(PKGS)
 	$(GO) test -count=1 ./internal/archtest
 
@@ -63,6 +64,7 @@ bench: ## the benchmarks: ratios to baselines measured in the same run
 generate: ## write everything that is generated
 	$(GO) run ./internal/proto/protogen
 	$(GO) run ./internal/errdoc
+	$(GO) run ./internal/apidoc
 	$(GO) generate ./examples/... ./gen/gentest/... ./internal/acceptance/... ./providers/local
 
 golden: ## rewrite the golden files of the generator

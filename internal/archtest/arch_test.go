@@ -49,6 +49,7 @@ var rules = []rule{
 	{pkg: "internal/archtest"},
 	{pkg: "internal/nsinit", std: []string{"syscall", "unsafe"}},
 	{pkg: "internal/errdoc", project: []string{errdefs}},
+	{pkg: "internal/apidoc", project: []string{"runtime/endpoint", "runtime/server"}},
 	{pkg: "internal/artifact", project: []string{errdefs}},
 	{pkg: "internal/envelope", project: []string{errdefs}, foreign: []string{"github.com/fxamacker/cbor/v2"}},
 	{pkg: "internal/proto/...", foreign: []string{"github.com/bufbuild/protocompile", protobuf}},

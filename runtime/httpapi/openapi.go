@@ -22,6 +22,7 @@ func OpenAPI(rows []endpoint.Endpoint) map[string]any {
 		"summary":   "Whether the server runs.",
 		"responses": object{"204": object{"description": "It does."}},
 	}}}
+	ids := map[string]bool{}
 	for _, row := range rows {
 		path := variable.ReplaceAllString(row.Path, "{$1}")
 		item, _ := paths[path].(object)
@@ -29,7 +30,14 @@ func OpenAPI(rows []endpoint.Endpoint) map[string]any {
 			item = object{}
 			paths[path] = item
 		}
-		item[strings.ToLower(row.Method)] = s.operation(row)
+		op := s.operation(row)
+		id := row.Name
+		if ids[id] { // rows that are switched together share a name
+			id += "_" + strings.ReplaceAll(path[strings.LastIndexByte(path, '/')+1:], "-", "_")
+		}
+		ids[id] = true
+		op["operationId"] = id
+		item[strings.ToLower(row.Method)] = op
 	}
 	s["Error"] = object{
 		"type": "object", "required": []string{"code", "message"},
@@ -67,7 +75,7 @@ var variable = regexp.MustCompile(`\{([a-z_]+)(?::[^{}]*(?:\{[^{}]*\}[^{}]*)*)?\
 
 func (s schemas) operation(row endpoint.Endpoint) object {
 	group, _, _ := strings.Cut(row.Name, ".")
-	op := object{"operationId": row.Name, "tags": []string{group}, "summary": row.Summary}
+	op := object{"tags": []string{group}, "summary": row.Summary}
 	if row.Open {
 		op["security"] = []any{}
 	}

@@ -7,10 +7,13 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"regexp"
 	"strings"
 	"testing"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/endpoint"
+	"github.com/agent-sandbox/sandbox-go/runtime/httpapi"
 )
 
 // apiAnswer is what came back of the HTTP API.
@@ -198,4 +201,70 @@ func serve(t testing.TB, h http.Handler, method, path string) apiAnswer {
 	rec := httptest.NewRecorder()
 	h.ServeHTTP(rec, httptest.NewRequestWithContext(t.Context(), method, path, nil))
 	return apiAnswer{rec.Code, rec.Header().Get("Sandbox-Error-Code"), rec.Header(), rec.Body.String()}
+}
+
+// known are the endpoints of the Python server that this API stands in for.
+var known = strings.Fields(`
+GET/health GET/capabilities GET/commands POST/commands/{name}
+POST/upload GET/download POST/files/upload-stream GET/files/download-stream GET/files/list GET/files/stat POST/files/mkdir
+DELETE/files POST/files/move POST/files/search POST/files/archive
+POST/shell POST/shell/stream POST/process/start GET/process/list GET/process/{pid} POST/process/{pid}/signal
+POST/pty/sessions GET/pty/sessions DELETE/pty/sessions/{id} GET/pty
+GET/system/info GET/system/metrics GET/env POST/env GET/ports GET/packages GET/git/status GET/git/diff
+POST/browser/navigate POST/browser/screenshot GET/browser/content POST/browser/click POST/browser/type POST/browser/evaluate
+POST/browser/pdf GET/browser/console`)
+
+// TestAPIComplete: what the Python server had is there, or the docs say why not;
+// the table, the OpenAPI document and the docs have the same endpoints.
+func TestAPIComplete(t *testing.T) {
+	doc, err := os.ReadFile("../../docs/http-api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, absent, ok := strings.Cut(string(doc), "\n### Absent\n")
+	if !ok {
+		t.Fatal("docs/http-api.md has no section Absent")
+	}
+	body, err := json.Marshal(httpapi.OpenAPI(Endpoints()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var api struct {
+		Paths map[string]map[string]struct{ OperationID string }
+	}
+	if err := json.Unmarshal(body, &api); err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]bool{"GET/health": true}
+	for _, row := range Endpoints() {
+		path := regexp.MustCompile(`\{([a-z_]+):[^}]*\}`).ReplaceAllString(row.Path, "{$1}")
+		rows[row.Method+path] = true
+		if row.Handle == nil || row.Summary == "" || !strings.Contains(row.Name, ".") || !strings.HasSuffix(row.Summary, ".") && !strings.HasSuffix(row.Summary, "below.") {
+			t.Errorf("row %+v", row)
+		}
+		if got := api.Paths[path][strings.ToLower(row.Method)].OperationID; !strings.HasPrefix(got, row.Name) {
+			t.Errorf("the document has %q for %s %s", got, row.Method, path)
+		}
+		if !strings.Contains(string(doc), "`"+row.Method+" "+path+"`") {
+			t.Errorf("docs/http-api.md has no %s %s", row.Method, path)
+		}
+	}
+	ids := map[string]bool{}
+	for path, item := range api.Paths {
+		for method, op := range item {
+			if ids[op.OperationID] {
+				t.Errorf("two endpoints are called %s in the document", op.OperationID)
+			}
+			ids[op.OperationID] = true
+			if !rows[strings.ToUpper(method)+path] {
+				t.Errorf("the document has %s %s", method, path)
+			}
+		}
+	}
+	for _, k := range known {
+		method, path, _ := strings.Cut(k, "/")
+		if missing := strings.Contains(absent, "`"+method+" /"+path+"`"); rows[k] == missing {
+			t.Errorf("%s: served %v, listed as absent %v", k, rows[k], missing)
+		}
+	}
 }

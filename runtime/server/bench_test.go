@@ -143,3 +143,77 @@ func servedKeys(b *testing.B) func() {
 		read(1)
 	}
 }
+
+// BenchmarkSSEFirstByte compares the time until the first output of a shell line is
+// there: as an event of POST /shell/stream, and from a pipe of this process. The
+// metric ratio is what the server costs.
+func BenchmarkSSEFirstByte(b *testing.B) {
+	r := newRig(b, nil)
+	direct, served := time.Duration(0), time.Duration(0)
+	for b.Loop() {
+		began := time.Now()
+		cmd := exec.Command("/bin/sh", "-c", "echo first; exec cat")
+		in, err := cmd.StdinPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := io.ReadFull(out, make([]byte, len("first\n"))); err != nil {
+			b.Fatal(err)
+		}
+		direct += time.Since(began)
+		in.Close()
+		if err := cmd.Wait(); err != nil {
+			b.Fatal(err)
+		}
+
+		began = time.Now()
+		next, closed := r.events(b, "POST", "/shell/stream", `{"command":"echo first; exec cat","stdin":""}`)
+		for e := next(); e.name != "stdout"; e = next() {
+			if e.name == "" {
+				b.Fatal("no output")
+			}
+		}
+		served += time.Since(began)
+		for e := next(); e.name != ""; e = next() {
+		}
+		closed()
+	}
+	b.ReportMetric(float64(served)/float64(direct), "ratio")
+	b.ReportMetric(float64(direct.Microseconds())/float64(b.N), "µs/direct")
+	b.ReportMetric(float64(served.Microseconds())/float64(b.N), "µs/served")
+}
+
+// BenchmarkKeystrokeWebSocket is [BenchmarkKeystroke] through the WebSocket of the
+// HTTP API.
+func BenchmarkKeystrokeWebSocket(b *testing.B) {
+	direct := directKeys(b)
+	r := newRig(b, nil)
+	s := r.attach(b, r.openTerminal(b, `{"shell":"/bin/sh"}`))
+	s.typed("stty raw -echo; echo rea''dy; exec cat\n")
+	s.until("ready\n")
+	served := func() {
+		s.typed("k")
+		if _, key, err := s.Read(b.Context()); err != nil || string(key) != "k" {
+			b.Fatalf("got %q, %v", key, err)
+		}
+	}
+	var near, far time.Duration
+	for b.Loop() {
+		began := time.Now()
+		direct()
+		middle := time.Now()
+		served()
+		near += middle.Sub(began)
+		far += time.Since(middle)
+	}
+	b.ReportMetric(float64(far)/float64(near), "ratio")
+	b.ReportMetric(float64(near.Microseconds())/float64(b.N), "µs/direct")
+	b.ReportMetric(float64(far.Microseconds())/float64(b.N), "µs/served")
+}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -205,7 +206,7 @@ func (o *Options) fromMain(f *mainFlags, token string) error {
 		o.DefaultWorkDir = first(o.DefaultWorkDir, t.Workdir)
 	}
 	o.Pid1 = o.Pid1 || os.Getpid() == 1
-	o.CanSwitchUser = o.CanSwitchUser || os.Geteuid() == 0
+	o.CanSwitchUser = o.CanSwitchUser || canSwitch("/proc/self")
 	env := maps.Clone(o.Env)
 	if env == nil {
 		env = map[string]string{}
@@ -228,6 +229,30 @@ func (o *Options) fromMain(f *mainFlags, token string) error {
 	}
 	o.Env = env
 	return nil
+}
+
+// canSwitch reports whether this process, whose folder in /proc is proc, can start
+// others as other users. Root can not, where its user name space or container has
+// taken that away.
+func canSwitch(proc string) bool {
+	if os.Geteuid() != 0 {
+		return false
+	}
+	if b, err := os.ReadFile(proc + "/setgroups"); err == nil && strings.TrimSpace(string(b)) == "deny" {
+		return false
+	}
+	status, err := os.ReadFile(proc + "/status")
+	if err != nil {
+		return true // without /proc a start says it
+	}
+	for line := range strings.Lines(string(status)) {
+		if caps, ok := strings.CutPrefix(line, "CapEff:"); ok {
+			const need = 1<<unix.CAP_SETUID | 1<<unix.CAP_SETGID
+			have, err := strconv.ParseUint(strings.TrimSpace(caps), 16, 64)
+			return err != nil || have&need == need
+		}
+	}
+	return true
 }
 
 func first(texts ...string) string {

@@ -206,6 +206,29 @@ func TestProgramAsPid1(t *testing.T) {
 	}
 }
 
+func TestCanSwitch(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		files map[string]string
+		want  bool
+	}{
+		"root":      {map[string]string{"setgroups": "allow\n", "status": "Name:\tx\nCapEff:\t00000000000000c0\n"}, true},
+		"no setgid": {map[string]string{"setgroups": "allow\n", "status": "CapEff:\t0000000000000080\n"}, false},
+		"denied":    {map[string]string{"setgroups": "deny\n", "status": "CapEff:\t000001ffffffffff\n"}, false},
+		"no proc":   {nil, true},
+	} {
+		dir := t.TempDir()
+		for file, text := range c.files {
+			if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := canSwitch(dir); got != (c.want && os.Geteuid() == 0) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
 func TestProgramRefuses(t *testing.T) {
 	t.Parallel()
 	bad := filepath.Join(t.TempDir(), "bad.json")

@@ -52,6 +52,9 @@ func Of(err error) (status int, code errdefs.Code, message string) {
 	if s := byCode[code]; s != 0 {
 		status = s
 	}
+	if code == "E8020" && status == http.StatusTooManyRequests {
+		status = http.StatusRequestEntityTooLarge // waiting does not help
+	}
 	return status, code, message
 }
 

@@ -95,6 +95,9 @@ func (s *Service) Delete(ctx context.Context, p string, keep ...string) error {
 			return err
 		}
 		defer unix.Close(dir)
+		if err := s.guard.writeIn(dir, name); err != nil {
+			return err
+		}
 		var st unix.Stat_t
 		if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
 			return err
@@ -219,6 +222,9 @@ func (f *Found) Open() (*os.File, error) {
 // MaxEntries is the most entries of one answer: what the policy says, at most
 // def.
 func (s *Service) MaxEntries(def int) int { return s.guard.rules.MaxEntries(def) }
+
+// CheckEntries refuses an answer of n entries as the policy does.
+func (s *Service) CheckEntries(n int) error { return policy.Connect(s.guard.rules.Entries(n)) }
 
 // Walk calls fn for all that is below a folder, down to a depth of which 1 is the
 // folder alone: each level sorted by name, a folder before its content. Links are

@@ -41,9 +41,13 @@ func (a *API) archive(w http.ResponseWriter, r *http.Request) {
 	}
 	// All is looked at before the answer begins, since an answer that has begun
 	// can only be cut short.
-	count, most := 0, a.opts.Files.MaxEntries(maxEntries)
+	count, most := 0, maxEntries
 	err := a.each(r, req.Paths, func(string, *filesystem.Found) error {
-		if count++; count > most {
+		count++
+		if err := a.opts.Files.CheckEntries(count); err != nil {
+			return err
+		}
+		if count > most {
 			return fault.New(connect.CodeResourceExhausted, "E4000", "more than %d entries", most)
 		}
 		return nil

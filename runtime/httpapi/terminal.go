@@ -41,7 +41,7 @@ func (a *API) terminalRows() []endpoint.Endpoint {
 			Summary: "Kill all that runs in a session.", Response: TerminalClosed{}, Errors: []endpoint.Error{gone}, Handle: a.closeTerminal,
 		},
 		{
-			Name: "terminal.connect", Method: http.MethodGet, Path: "/pty",
+			Name: "terminal.attach", Method: http.MethodGet, Path: "/pty",
 			Summary:  "Attach to a session with a WebSocket: output as binary messages, see below.",
 			Query:    []endpoint.Param{{Name: "session_id", Type: "string", Required: true}},
 			Produces: webSocket, Errors: []endpoint.Error{gone, {Status: 426, Code: "E3006", Summary: "not a WebSocket"}}, Handle: a.attach,

@@ -27,8 +27,13 @@ var absent = []string{"agents"}
 // off has not left the others open.
 var also = map[string][]string{
 	"process.exec":      {"process.exec_stream", "process.shell", "process.shell_stream", "process.start"},
-	"file_ops.download": {"file_ops.archive", "file_ops.download_stream"},
-	"file_ops.upload":   {"file_ops.upload_stream"},
+	"process.list":      {"process.get", "terminal.list"},
+	"terminal.connect":  {"terminal.attach"},
+	"terminal.input":    {"terminal.attach"},
+	"terminal.resize":   {"terminal.attach"},
+	"terminal.signal":   {"terminal.attach", "terminal.close"},
+	"file_ops.download": {"file_ops.archive"},
+	"file_ops.list":     {"file_ops.search"},
 }
 
 // byDefault, in a list of what is on, stands for what is on when nothing is said.

@@ -34,6 +34,7 @@ var (
 	ErrCommandTimeout       = errdefs.ErrCommandTimeout
 	ErrNamedCommandNotFound = errdefs.ErrNamedCommandNotFound
 	ErrArgument             = errdefs.ErrArgument
+	ErrInterpreterMissing   = errdefs.ErrInterpreterMissing
 	ErrCommandNotFound      = errdefs.ErrCommandNotFound
 	ErrUserNotAvailable     = errdefs.ErrUserNotAvailable
 	ErrMemoryLimit          = errdefs.ErrMemoryLimit

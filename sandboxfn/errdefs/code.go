@@ -104,6 +104,7 @@ var table = []row{
 	{code: "E3013", meaning: "standard input of the process is closed"},
 	{code: "E3014", meaning: "an argument of a named command is missing, unknown or of a wrong type", suggestion: "list the commands to see their arguments", exit: 2},
 	{code: "E3015", meaning: "a named command failed"},
+	{code: "E3016", meaning: "interpreter of the language is missing or too old", suggestion: "install it in the template"},
 
 	{code: "E4000", meaning: "file operation failed"},
 	{code: "E4001", meaning: "path not found", exit: 4},
@@ -195,6 +196,7 @@ var (
 	ErrMemoryLimit          = &Error{Code: "E3009"}
 	ErrProcessGone          = &Error{Code: "E3010"}
 	ErrArgument             = &Error{Code: "E3014"}
+	ErrInterpreterMissing   = &Error{Code: "E3016"}
 	ErrPathNotFound         = &Error{Code: "E4001"}
 	ErrPermission           = &Error{Code: "E4002"}
 	ErrFileKind             = &Error{Code: "E4003"}

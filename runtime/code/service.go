@@ -1,0 +1,345 @@
+//go:build linux
+
+package code
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"connectrpc.com/connect"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/process"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
+)
+
+// Defaults of [Options.Interpreter].
+const (
+	DefaultMaxContexts = 32
+	DefaultIdleTimeout = time.Hour
+)
+
+// Options says how a [Service] runs.
+type Options struct {
+	Process     *process.Service // starts the processes of contexts; required
+	Users       *account.Book    // who requests may act as; required
+	Interpreter model.Interpreter
+	Logger      *slog.Logger // nil discards
+}
+
+// Service holds the contexts of a sandbox. It is safe for concurrent use.
+type Service struct {
+	opts   Options
+	folder folder
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+	grace  time.Duration // from an interrupt to SIGKILL
+	beat   time.Duration // of keepalive events
+
+	mu       sync.Mutex
+	contexts map[string]*Context // guarded by mu; by id
+	shared   map[shared]*Context // guarded by mu; the default contexts
+	closed   bool                // guarded by mu
+}
+
+// shared is what a default context is found by.
+type shared struct{ user, language string }
+
+// New returns a service without contexts. [Service.Close] ends it.
+func New(o Options) *Service {
+	if o.Interpreter.MaxContexts <= 0 {
+		o.Interpreter.MaxContexts = DefaultMaxContexts
+	}
+	if o.Interpreter.IdleTimeout <= 0 {
+		o.Interpreter.IdleTimeout = DefaultIdleTimeout
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Service{
+		opts: o, grace: 5 * time.Second, beat: 5 * time.Second,
+		contexts: map[string]*Context{}, shared: map[shared]*Context{},
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	return s
+}
+
+// Close ends all contexts and returns when nothing of them is left. It is to be
+// called after the process service was shut down, or kills the processes itself.
+func (s *Service) Close() {
+	s.mu.Lock()
+	s.closed = true
+	var all []*Context
+	for _, c := range s.contexts {
+		all = append(all, c)
+	}
+	s.mu.Unlock()
+	for _, c := range all {
+		s.drop(c, "the server is shutting down")
+	}
+	s.cancel()
+	s.wg.Wait()
+	s.folder.remove()
+}
+
+// Context keeps the state of one interpreter.
+type Context struct {
+	ID       string
+	Language string
+	Dir      string // working directory at its start
+
+	lang   language
+	user   *account.User
+	shared bool
+	turn   chan struct{} // holds one value while a cell runs
+
+	mu    sync.Mutex
+	eng   *engine     // guarded by mu; nil: not started, or it died
+	lost  bool        // guarded by mu; an engine died, and nobody was told yet
+	gone  bool        // guarded by mu; it was removed
+	users int         // guarded by mu; cells that run or wait
+	idle  *time.Timer // guarded by mu
+}
+
+// Failure is why a request cannot be served: the status and the code of the
+// error table that go with it.
+type Failure struct {
+	Status int
+	Code   string
+	Text   string
+}
+
+func (f *Failure) Error() string { return f.Text }
+
+func fail(status int, code, format string, args ...any) error {
+	return &Failure{status, code, fmt.Sprintf(format, args...)}
+}
+
+// Create makes a context and starts its process, as the user of ctx. An empty
+// language is Python, an empty dir the user's home.
+func (s *Service) Create(ctx context.Context, lang, dir string) (*Context, error) {
+	c, err := s.add(ctx, canonical(lang), dir, false)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer c.release(s)
+	if _, _, err := s.engine(ctx, c); err != nil {
+		s.drop(c, "")
+		return nil, err
+	}
+	return c, nil
+}
+
+func (s *Service) add(ctx context.Context, lang, dir string, isShared bool) (*Context, error) {
+	l, ok := s.find(lang)
+	if !ok {
+		return nil, fail(400, "E3011", "unsupported language %q: the sandbox has %s", lang, strings.Join(s.names(), ", "))
+	}
+	u := account.FromContext(ctx)
+	dir, err := u.Path(dir, "")
+	if err != nil {
+		return nil, fail(400, "E3012", "working directory: %v", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := shared{u.Name, lang}
+	switch c := s.shared[key]; {
+	case s.closed:
+		return nil, fail(503, "", "server is shutting down")
+	case isShared && c != nil:
+		return c, nil
+	case len(s.contexts) >= s.opts.Interpreter.MaxContexts:
+		return nil, fail(429, "E3000", "too many contexts: at most %d; remove one first", s.opts.Interpreter.MaxContexts)
+	}
+	c := &Context{ID: newID(), Language: lang, Dir: dir, lang: l, user: u, shared: isShared, turn: make(chan struct{}, 1)}
+	s.contexts[c.ID] = c
+	if isShared {
+		s.shared[key] = c
+	}
+	c.mu.Lock()
+	c.idle = time.AfterFunc(s.opts.Interpreter.IdleTimeout, func() { s.expire(c) })
+	c.mu.Unlock()
+	return c, nil
+}
+
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:]) // does not fail
+	return hex.EncodeToString(b[:])
+}
+
+// List returns the contexts, ordered by id.
+func (s *Service) List() []*Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*Context
+	for _, c := range s.contexts {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b *Context) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+func (s *Service) get(id string) (*Context, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c := s.contexts[id]; c != nil {
+		return c, nil
+	}
+	return nil, fail(404, "E3010", "Context %s not found", id)
+}
+
+// Remove ends a context. A cell that runs ends with it.
+func (s *Service) Remove(id string) error {
+	c, err := s.get(id)
+	if err != nil {
+		return err
+	}
+	s.drop(c, "the context was removed")
+	return nil
+}
+
+// Restart gives a context a new process, without the state of the old one. A cell
+// that runs ends; those that wait run in the new process.
+func (s *Service) Restart(ctx context.Context, id string) error {
+	c, err := s.get(id)
+	if err != nil {
+		return err
+	}
+	c.end(s, "the context was restarted")
+	if err := c.acquire(ctx); err != nil {
+		return err
+	}
+	defer c.release(s)
+	c.end(s, "the context was restarted")
+	c.mu.Lock()
+	c.lost = false // it was asked for
+	c.mu.Unlock()
+	_, _, err = s.engine(ctx, c)
+	return err
+}
+
+// expire removes a context that was idle for too long.
+func (s *Service) expire(c *Context) {
+	c.mu.Lock()
+	busy := c.users > 0 || c.gone
+	c.mu.Unlock()
+	if !busy {
+		s.drop(c, "the context was idle for too long")
+	}
+}
+
+// drop removes a context.
+func (s *Service) drop(c *Context, why string) {
+	s.mu.Lock()
+	delete(s.contexts, c.ID)
+	if key := (shared{c.user.Name, c.Language}); s.shared[key] == c {
+		delete(s.shared, key)
+	}
+	s.mu.Unlock()
+	c.mu.Lock()
+	c.gone = true
+	c.idle.Stop()
+	c.mu.Unlock()
+	c.end(s, why)
+}
+
+// end ends the process of a context, if there is one.
+func (c *Context) end(s *Service, why string) {
+	c.mu.Lock()
+	e := c.eng
+	c.eng = nil
+	c.mu.Unlock()
+	if e != nil {
+		e.kill(s.ctx, why)
+		<-e.over
+	}
+}
+
+// acquire waits until it is the caller's turn; calls wait in order.
+func (c *Context) acquire(ctx context.Context) error {
+	c.enter()
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		c.leave(0)
+		return context.Cause(ctx)
+	}
+}
+
+func (c *Context) enter() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users++
+	c.idle.Stop()
+}
+
+func (c *Context) leave(idle time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.users--
+	if c.users == 0 && !c.gone && idle > 0 {
+		c.idle.Reset(idle)
+	}
+}
+
+func (c *Context) release(s *Service) {
+	<-c.turn
+	c.leave(s.opts.Interpreter.IdleTimeout)
+}
+
+// engine returns the process of c, started when there is none. restarted reports
+// that an earlier one had died. The caller has the turn.
+func (s *Service) engine(ctx context.Context, c *Context) (e *engine, restarted bool, err error) {
+	c.mu.Lock()
+	e = c.eng
+	gone := c.gone
+	c.mu.Unlock()
+	switch {
+	case gone:
+		return nil, false, fail(404, "E3010", "Context %s not found", c.ID)
+	case e != nil && !e.dead():
+		return e, false, nil
+	case e != nil:
+		c.mu.Lock()
+		c.lost = true
+		c.mu.Unlock()
+	}
+	e, err = s.start(account.NewContext(ctx, c.user), c.lang, c.ID, c.Dir)
+	var coded *connect.Error
+	var no *refused
+	switch {
+	case errors.As(err, &no):
+		return nil, false, fail(500, "E3016", "%s", no.text)
+	case errors.As(err, &coded) && coded.Code() == connect.CodeNotFound:
+		return nil, false, fail(500, "E3016", "%s is not installed in this sandbox: install %s (%s)", c.Language, c.lang.install, coded.Message())
+	case errors.As(err, &coded):
+		return nil, false, fail(500, coded.Meta().Get("Sandbox-Error-Code"), "%s", coded.Message())
+	case err != nil && ctx.Err() != nil:
+		return nil, false, err
+	case err != nil:
+		return nil, false, fail(500, "E3003", "%v", err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone { // meanwhile
+		s.wg.Go(func() { e.kill(s.ctx, "the context was removed") })
+		return nil, false, fail(404, "E3010", "Context %s not found", c.ID)
+	}
+	c.eng = e
+	restarted, c.lost = c.lost, false
+	return e, restarted, nil
+}

@@ -26,6 +26,9 @@ const (
 // EnvdPort is the port on which envd is routed.
 const EnvdPort = 49983
 
+// CodePort is the port on which the code interpreter is routed.
+const CodePort = 49999
+
 // Sandbox is the answer of create, connect and resume.
 type Sandbox struct {
 	SandboxID          string  `json:"sandboxID"`

@@ -77,9 +77,9 @@ func (s *Server) endStanding(ctx context.Context) {
 }
 
 // ServeDebug serves one port of a standing sandbox on l, for SDKs with
-// E2B_DEBUG=true: port 49983 is that of the runtime, whose token is added to
-// every request; other ports carry bytes. Whoever can reach l can run anything
-// in that sandbox, so l must listen on a loopback address; on 49983 pages of
+// E2B_DEBUG=true: ports 49983 and 49999 are those of the runtime and its code
+// interpreter, whose token is added to every request; other ports carry bytes. Whoever can reach l can run anything
+// in that sandbox, so l must listen on a loopback address; on these two pages of
 // other sites in a browser of this machine are refused. It returns nil after
 // Shutdown, and closes l.
 func (s *Server) ServeDebug(l net.Listener, port int) error {
@@ -98,16 +98,16 @@ func (s *Server) ServeDebug(l net.Listener, port int) error {
 		return err
 	}
 	limited := limitListener{l, newConnections(maxDebugConns)}
-	if port == envdPort {
-		return s.serveDebugRuntime(limited)
+	if runtimePort(port) {
+		return s.serveDebugRuntime(limited, port)
 	}
 	return s.serveDebugPort(limited, port)
 }
 
 // serveDebugRuntime adds the token to requests.
-func (s *Server) serveDebugRuntime(l limitListener) error {
+func (s *Server) serveDebugRuntime(l limitListener, port int) error {
 	srv := &http.Server{
-		Handler:           http.HandlerFunc(s.debugRequest),
+		Handler:           http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { s.debugRequest(w, r, port) }),
 		ReadHeaderTimeout: headerTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
@@ -122,7 +122,7 @@ func (s *Server) serveDebugRuntime(l limitListener) error {
 	return nil
 }
 
-func (s *Server) debugRequest(w http.ResponseWriter, r *http.Request) {
+func (s *Server) debugRequest(w http.ResponseWriter, r *http.Request, port int) {
 	if !s.enter() {
 		fail(w, refuse(http.StatusServiceUnavailable, "", "the gateway is shutting down"))
 		return
@@ -143,7 +143,7 @@ func (s *Server) debugRequest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	r.Header.Set(api.HeaderAccessToken, b.accessToken())
-	s.forward.carry(w, r, address{id: b.id, port: envdPort}, b)
+	s.forward.carry(w, r, address{id: b.id, port: port}, b)
 }
 
 // fromThisMachine refuses what a browser sends for a page of elsewhere, also

@@ -18,7 +18,14 @@ import (
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
-const envdPort = api.EnvdPort
+const (
+	envdPort = api.EnvdPort
+	codePort = api.CodePort
+)
+
+// runtimePort reports whether a port is served by the runtime itself. That of the
+// code interpreter is the name of a route: the runtime tells it by the header.
+func runtimePort(port int) bool { return port == envdPort || port == codePort }
 
 // forwarder carries requests to sandboxes. One transport serves all; its pool
 // keeps the ports of sandboxes apart because each has a host name of its own.
@@ -194,8 +201,11 @@ func (f *forwarder) rewrite(p *httputil.ProxyRequest) {
 	// what clients sent.
 	out.URL.RawQuery = p.In.URL.RawQuery
 	hygiene(out.Header, rt.port)
-	if rt.port == envdPort {
+	if runtimePort(rt.port) {
 		out.Host = "sandbox"
+		if rt.port == codePort {
+			out.Header.Set(api.HeaderSandboxPort, strconv.Itoa(codePort))
+		}
 		return
 	}
 	rec := rt.box.snapshot()
@@ -206,18 +216,18 @@ func (f *forwarder) rewrite(p *httputil.ProxyRequest) {
 }
 
 // hygiene removes what is not for the sandbox: the credentials of the control
-// plane from every request, envd's token from those for other ports.
+// plane from every request, envd's token from those for ports of programs inside.
 func hygiene(h http.Header, port int) {
 	h.Del(api.HeaderSandboxID)
 	h.Del(api.HeaderSandboxPort)
 	h.Del(api.HeaderTraffic)
-	if port == envdPort || isKey(h.Get(api.HeaderKey)) {
+	if runtimePort(port) || isKey(h.Get(api.HeaderKey)) {
 		h.Del(api.HeaderKey)
 	}
 	if scheme, value, _ := strings.Cut(h.Get("Authorization"), " "); strings.EqualFold(scheme, "Bearer") && isKey(value) {
 		h.Del("Authorization")
 	}
-	if port != envdPort {
+	if !runtimePort(port) {
 		h.Del(api.HeaderAccessToken)
 	}
 }
@@ -261,7 +271,7 @@ func (f *forwarder) dial(ctx context.Context, addr string) (net.Conn, error) {
 // dialPort opens a connection to a port inside a sandbox.
 func (s *Server) dialPort(ctx context.Context, b *box, port int) (net.Conn, error) {
 	const op = "reach sandbox"
-	if port == envdPort {
+	if runtimePort(port) {
 		return s.dialRuntime(ctx, b)
 	}
 	p, ok := s.opts.Provider.(providers.PortExposer)
@@ -318,7 +328,7 @@ func (f *forwarder) failed(w http.ResponseWriter, r *http.Request, err error) {
 		f.refuse(w, r, rt.address, http.StatusBadGateway, "The sandbox is paused", false)
 	case context.Cause(r.Context()) == errGoneNow:
 		f.refuse(w, r, rt.address, http.StatusBadGateway, "The sandbox was not found", false)
-	case errors.As(err, &d) && rt.port != envdPort:
+	case errors.As(err, &d) && !runtimePort(rt.port):
 		f.refuse(w, r, rt.address, http.StatusBadGateway, "The sandbox is running but nothing listens on the port", true)
 	default:
 		f.s.log.DebugContext(r.Context(), "request to a sandbox failed", "sandbox_id", rt.id, "err", err)

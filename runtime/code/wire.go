@@ -43,7 +43,25 @@ func Routed(r *http.Request) bool {
 	return strings.HasPrefix(r.Host, strconv.Itoa(Port)+"-")
 }
 
-// context is a context on the wire.
+// EndpointOf is the endpoint of the HTTP API that does the same as a request to
+// [Service.Handler], and is switched on and off with it.
+func EndpointOf(r *http.Request) string {
+	switch {
+	case r.URL.Path == "/health":
+		return "core.health"
+	case r.URL.Path == "/execute":
+		return "dev_tools.code_run"
+	case r.Method == http.MethodDelete:
+		return "dev_tools.code_remove"
+	case strings.HasSuffix(r.URL.Path, "/restart"):
+		return "dev_tools.code_restart"
+	case r.Method == http.MethodPost:
+		return "dev_tools.code_create"
+	}
+	return "dev_tools.code_contexts"
+}
+
+// contextJSON is a context on the wire.
 type contextJSON struct {
 	ID       string `json:"id"`
 	Language string `json:"language"`

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/code"
 	"github.com/agent-sandbox/sandbox-go/runtime/command"
 	"github.com/agent-sandbox/sandbox-go/runtime/endpoint"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
@@ -17,13 +18,16 @@ import (
 
 // Endpoints lists the rows of the HTTP API of every server, in the order in which
 // they are routed. The handlers of these rows cannot be called.
-func Endpoints() []endpoint.Endpoint { return rowsOf(&httpapi.API{}, &command.Service{}) }
+func Endpoints() []endpoint.Endpoint {
+	return rowsOf(&httpapi.API{}, &command.Service{}, &code.Service{})
+}
 
 // rowsOf puts together what the packages of the runtime offer.
-func rowsOf(api *httpapi.API, commands *command.Service) []endpoint.Endpoint {
+func rowsOf(api *httpapi.API, commands *command.Service, cells *code.Service) []endpoint.Endpoint {
 	var rows []endpoint.Endpoint
 	rows = append(rows, api.Endpoints()...)
 	rows = append(rows, commands.Endpoints()...)
+	rows = append(rows, cells.Endpoints()...)
 	return rows
 }
 
@@ -39,7 +43,7 @@ func (s *Server) newAPI() *httpapi.API {
 
 // routeAPI makes the handler of the HTTP API.
 func (s *Server) routeAPI(users *account.Book) http.Handler {
-	rows := rowsOf(s.api, s.commands)
+	rows := rowsOf(s.api, s.commands, s.code)
 	s.api.Describe(slices.Concat(protocolRows, rows), s.policy)
 	return endpoint.Router(rows, s.policy, func(next http.Handler) http.Handler { return actAs(users, next) })
 }

@@ -24,10 +24,10 @@ func only(method string, next http.HandlerFunc) http.HandlerFunc {
 
 // featuresHeader, in the answer of GET /health, says what this server can beyond
 // envd, so that a client need not try: channels for workers, tunnels to ports,
-// and a StreamInput that can be kept open.
+// a StreamInput that can be kept open, and the code interpreter.
 const (
 	featuresHeader = "Sandbox-Features"
-	features       = "channels, ports, input"
+	features       = "channels, ports, input, code"
 )
 
 // health says that the server runs.

@@ -323,7 +323,7 @@ func TestHealthNamesFeatures(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	if got := resp.Header.Get("Sandbox-Features"); resp.StatusCode != http.StatusNoContent || got != "channels, ports, input" {
+	if got := resp.Header.Get("Sandbox-Features"); resp.StatusCode != http.StatusNoContent || got != "channels, ports, input, code" {
 		t.Errorf("got %s, %q", resp.Status, got)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/agent-sandbox/sandbox-go/internal/pb/filesystem/filesystemconnect"
 	"github.com/agent-sandbox/sandbox-go/internal/pb/process/processconnect"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/code"
 	"github.com/agent-sandbox/sandbox-go/runtime/command"
 	"github.com/agent-sandbox/sandbox-go/runtime/environment"
 	"github.com/agent-sandbox/sandbox-go/runtime/filesystem"
@@ -89,6 +90,7 @@ type Server struct {
 	env      *environment.Environment
 	users    *account.Book
 	commands *command.Service
+	code     *code.Service
 	channels *channels
 	tunnels  *tunnels
 	meter    meter
@@ -139,6 +141,7 @@ func New(o *Options) (*Server, error) {
 		OOMKills: opts.OOMKills, SpaceKills: opts.SpaceKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Policy: rules, Logger: opts.Logger,
 	})
 	s.commands = command.New(command.Options{Registry: commands, Process: s.process, Users: users, WorkDir: opts.DefaultWorkDir})
+	s.code = code.New(code.Options{Process: s.process, Users: users, Interpreter: interpreter(opts.Template), Logger: opts.Logger})
 	s.http = &http.Server{
 		Handler:           s.routes(users),
 		ReadHeaderTimeout: headerTimeout,
@@ -164,6 +167,7 @@ func (s *Server) Serve(l net.Listener) error {
 // returns when nothing is left or ctx ends. The server cannot be used again.
 func (s *Server) Shutdown(ctx context.Context) error {
 	err := s.process.Shutdown(ctx)
+	s.code.Close()
 	s.api.Close()
 	s.files.Close()
 	s.channels.close()
@@ -207,5 +211,5 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	api := s.later(func() http.Handler { return s.routeAPI(users) })
 	mux.Handle("DELETE /files", api)
 	mux.Handle("/", api)
-	return authenticate(s.opts.Token, whilePaused(s.opts.Paused, patient(mux)))
+	return authenticate(s.opts.Token, whilePaused(s.opts.Paused, patient(s.cells(mux))))
 }

@@ -2,6 +2,7 @@
 // for the code interpreter. The protocol is the one that driver.py describes.
 'use strict'
 const fs = require('node:fs')
+const net = require('node:net')
 const repl = require('node:repl')
 const util = require('node:util')
 const { Writable, PassThrough } = require('node:stream')
@@ -93,7 +94,7 @@ function result(value, main) {
     data = {} // it can still be printed
   }
   for (const [mime, v] of Object.entries(data)) {
-    if (v instanceof Uint8Array) data[mime] = Buffer.from(v).toString('base64')
+    if (util.types.isUint8Array(v)) data[mime] = Buffer.from(v).toString('base64')
   }
   try {
     data['text/plain'] ??= util.inspect(value, { maxArrayLength: null, maxStringLength: null })
@@ -284,7 +285,8 @@ send('ready', { pid: process.pid, version: process.version, language })
 // One at a time; the rest of a chunk waits.
 let queue = Promise.resolve()
 let partial = []
-const input = fs.createReadStream(null, { fd: requests, autoClose: false })
+// Not a stream of fs: a thread would wait in read(2), and hold up the exit.
+const input = new net.Socket({ fd: requests, readable: true, writable: false })
 input.on('data', (chunk) => {
   for (;;) {
     const at = chunk.indexOf(10)

@@ -63,7 +63,7 @@ def on_interrupt(signum, frame):
 # Results
 
 
-def encoded(mime, value):
+def encoded(value):
     if isinstance(value, (bytes, bytearray)):
         import base64
 
@@ -87,18 +87,15 @@ def bundle(obj):
             pass
     if isinstance(obj, type):
         return data
-    methods = {}
-    for name, mime in REPRS.items():
-        methods[name] = mime
     try:
         full = obj._repr_mimebundle_(include=None, exclude=None) if hasattr(obj, "_repr_mimebundle_") else None
         if isinstance(full, tuple):
             full = full[0]
         for mime, value in (full or {}).items():
-            data[mime] = encoded(mime, value)
+            data[mime] = encoded(value)
     except Exception:
         pass
-    for name, mime in methods.items():
+    for name, mime in REPRS.items():
         if mime in data and mime != "application/json":
             continue
         try:
@@ -107,7 +104,7 @@ def bundle(obj):
             if isinstance(value, tuple):  # with metadata
                 value = value[0]
             if value is not None:
-                data[mime] = encoded(mime, value)
+                data[mime] = encoded(value)
         except Exception:
             pass  # only this form is lost
     frame(obj, data)
@@ -169,7 +166,7 @@ def show_figures(*_, **__):
 
             picture = io.BytesIO()
             fig.savefig(picture, format="png", dpi=100, bbox_inches="tight")
-            data = {"text/plain": repr(fig), "image/png": encoded("image/png", picture.getvalue())}
+            data = {"text/plain": repr(fig), "image/png": encoded(picture.getvalue())}
             chart = charts().describe(fig)
             if chart is not None:
                 data["e2b/chart"] = chart
@@ -345,11 +342,11 @@ def run(req):
     for stream, fd in ((sys.stdout, 1), (sys.stderr, 2)):
         try:
             stream.flush()
+            mark = req.get("marker", "").encode()
+            while mark:
+                mark = mark[os.write(fd, mark):]
         except Exception:
-            pass
-        mark = req.get("marker", "").encode()
-        while mark:
-            mark = mark[os.write(fd, mark):]
+            pass  # the cell has closed it
     send("end", id=Cell.id)
 
 

@@ -205,6 +205,12 @@ func (f *forwarder) rewrite(p *httputil.ProxyRequest) {
 		out.Host = "sandbox"
 		if rt.port == codePort {
 			out.Header.Set(api.HeaderSandboxPort, strconv.Itoa(codePort))
+			// E2B's clients send the token with code only. That contexts can be
+			// made and ended without one is what they count on; pages of a
+			// browser do not.
+			if contextsPath(out.URL.Path) && len(out.Header.Values(api.HeaderAccessToken)) == 0 && out.Header.Get("Origin") == "" {
+				out.Header.Set(api.HeaderAccessToken, rt.box.accessToken())
+			}
 		}
 		return
 	}
@@ -214,6 +220,9 @@ func (f *forwarder) rewrite(p *httputil.ProxyRequest) {
 	}
 	p.SetXForwarded()
 }
+
+// contextsPath reports whether a path of the code interpreter is about contexts.
+func contextsPath(p string) bool { return p == "/contexts" || strings.HasPrefix(p, "/contexts/") && path.Clean(p) == p }
 
 // hygiene removes what is not for the sandbox: the credentials of the control
 // plane from every request, envd's token from those for ports of programs inside.

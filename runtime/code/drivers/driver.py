@@ -17,6 +17,7 @@ import types
 OWN = __file__
 PID = os.getpid()
 MAX_ROWS = 10_000
+DEBIAN_RC = "/usr/share/matplotlib/mpl-data/matplotlibrc"
 REPRS = {
     "_repr_html_": "text/html", "_repr_markdown_": "text/markdown", "_repr_svg_": "image/svg+xml",
     "_repr_png_": "image/png", "_repr_jpeg_": "image/jpeg", "_repr_pdf_": "application/pdf",
@@ -200,6 +201,9 @@ class PlotHook:
         if spec is None or spec.loader is None:
             return spec
         run = spec.loader.exec_module
+        # Debian's package keeps its settings in /etc, which a sandbox need not have.
+        if not os.path.exists("/etc/matplotlibrc") and os.path.exists(DEBIAN_RC):
+            os.environ.setdefault("MATPLOTLIBRC", DEBIAN_RC)
 
         def exec_module(module):
             run(module)

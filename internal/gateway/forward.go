@@ -222,7 +222,9 @@ func (f *forwarder) rewrite(p *httputil.ProxyRequest) {
 }
 
 // contextsPath reports whether a path of the code interpreter is about contexts.
-func contextsPath(p string) bool { return p == "/contexts" || strings.HasPrefix(p, "/contexts/") && path.Clean(p) == p }
+func contextsPath(p string) bool {
+	return p == "/contexts" || strings.HasPrefix(p, "/contexts/") && path.Clean(p) == p
+}
 
 // hygiene removes what is not for the sandbox: the credentials of the control
 // plane from every request, envd's token from those for ports of programs inside.

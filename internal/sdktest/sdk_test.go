@@ -105,7 +105,7 @@ func runSuite(t *testing.T, flags, env, args []string) {
 	cmd := exec.CommandContext(ctx, "node",
 		slices.Concat(flags, []string{"--test-reporter", "./reporter.mjs", "suite.mjs"}, args)...)
 	cmd.Dir = "testdata"
-	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + args[0]}, env...)
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + args[0], "CI=" + os.Getenv("CI")}, env...)
 	cmd.WaitDelay = 5 * time.Second
 	stderr := &lockedBuffer{}
 	cmd.Stderr = stderr

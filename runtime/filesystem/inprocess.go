@@ -219,6 +219,23 @@ func (f *Found) Open() (*os.File, error) {
 	return reopen(fd, unix.O_RDONLY)
 }
 
+// Check tries whether a file can be read or a folder be listed, which a walk
+// would only pass by.
+func (f *Found) Check() error {
+	open := f.Open
+	switch {
+	case f.Details.Mode.IsDir():
+		open = func() (*os.File, error) { return openChild(f.dir, f.name) }
+	case !f.Details.Mode.IsRegular():
+		return nil
+	}
+	in, err := open()
+	if err != nil {
+		return err
+	}
+	return in.Close()
+}
+
 // MaxEntries is the most entries of one answer: what the policy says, at most
 // def.
 func (s *Service) MaxEntries(def int) int { return s.guard.rules.MaxEntries(def) }

@@ -42,7 +42,7 @@ func (a *API) archive(w http.ResponseWriter, r *http.Request) {
 	// All is looked at before the answer begins, since an answer that has begun
 	// can only be cut short.
 	count, most := 0, maxEntries
-	err := a.each(r, req.Paths, func(string, *filesystem.Found) error {
+	err := a.each(r, req.Paths, func(_ string, f *filesystem.Found) error {
 		count++
 		if err := a.opts.Files.CheckEntries(count); err != nil {
 			return err
@@ -50,7 +50,7 @@ func (a *API) archive(w http.ResponseWriter, r *http.Request) {
 		if count > most {
 			return fault.New(connect.CodeResourceExhausted, "E4000", "more than %d entries", most)
 		}
-		return nil
+		return f.Check()
 	})
 	if err != nil {
 		status, code, text := fault.Of(err)

@@ -423,3 +423,66 @@ func TestAPIStalledUpload(t *testing.T) {
 		}
 	}
 }
+
+// TestAPIAsUser: requests act with the rights of the user that they name.
+func TestAPIAsUser(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can act as other users")
+	}
+	r := newRig(t, func(o *Options) { o.CanSwitchUser = true })
+	open, err := os.MkdirTemp("", "open")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(open) })
+	if err := os.Chmod(open, 0o777|os.ModeSticky); err != nil {
+		t.Fatal(err)
+	}
+	plant(t, open, "secret=s3cret", "closed/", "closed/f=1", "tree/in/")
+	for p, mode := range map[string]os.FileMode{"/secret": 0o600, "/closed": 0o700, "/tree/in": 0o700} {
+		if err := os.Chmod(open+p, mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	as := func(method, path, body string) apiAnswer {
+		return r.call(t, method, path, body, httpapi.UserHeader, "nobody")
+	}
+	var res httpapi.RunResult
+	as("POST", "/shell", `{"command":"id -un","cwd":"/"}`).into(t, &res)
+	if res.Stdout != "nobody\n" {
+		t.Errorf("got %+v", res)
+	}
+	if a := as("POST", "/files/upload-stream"+query("path", open+"/mine/f"), "x"); a.status != 200 {
+		t.Errorf("got %+v", a)
+	}
+	var s httpapi.FileStat
+	as("GET", "/files/stat"+query("path", open+"/mine/f"), "").into(t, &s)
+	if s.Owner != "nobody" {
+		t.Errorf("got %+v", s)
+	}
+	for _, c := range []struct{ method, path, body string }{
+		{"GET", "/download" + query("path", open+"/secret"), ""},
+		{"GET", "/files/download-stream" + query("path", open+"/secret"), ""},
+		{"POST", "/files/upload-stream" + query("path", open+"/secret"), "x"},
+		{"GET", "/files/list" + query("path", open+"/closed"), ""},
+		{"GET", "/files/stat" + query("path", open+"/closed/f"), ""},
+		{"DELETE", "/files" + query("path", open+"/secret"), ""},
+		{"POST", "/files/move", `{"source":` + quote(open+"/secret") + `,"destination":` + quote(open+"/mine/s") + `}`},
+		{"POST", "/files/mkdir", `{"path":` + quote(open+"/closed/d") + `}`},
+		{"POST", "/files/search", `{"path":` + quote(open+"/closed") + `,"pattern":"*"}`},
+		{"POST", "/files/archive", `{"paths":[` + quote(open+"/mine") + `,` + quote(open+"/secret") + `]}`},
+		{"POST", "/files/archive", `{"paths":[` + quote(open+"/closed") + `],"format":"zip"}`},
+		{"POST", "/files/archive", `{"paths":[` + quote(open+"/tree") + `]}`},
+	} {
+		if a := as(c.method, c.path, c.body); a.status != 403 || a.code != "E4002" {
+			t.Errorf("%s %s: got %d %s %s", c.method, c.path, a.status, a.code, a.body)
+		}
+	}
+	var l httpapi.FileList // what is closed is seen, what lies in it is not
+	as("GET", "/files/list"+query("path", open, "recursive", "true"), "").into(t, &l)
+	for _, e := range l.Entries {
+		if e.Path == "closed/f" {
+			t.Errorf("got %+v", l)
+		}
+	}
+}

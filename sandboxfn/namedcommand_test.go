@@ -234,3 +234,42 @@ func BenchmarkNamedCommand(b *testing.B) {
 	b.ReportMetric(float64(named.Microseconds())/float64(b.N), "named-µs")
 	b.ReportMetric(float64(named)/float64(plain), "x-plain")
 }
+
+// From a template to a real sandbox of this machine: its commands with their
+// variables, which everything else there has too.
+func TestInvokeInSandbox(t *testing.T) {
+	c := snapshotSandbox(t, nil).client
+	m := &model.Template{
+		Name: "named", Env: map[string]string{"A": "template", "B": "template", "C": "template"},
+		Commands: map[string]model.Command{
+			"env":   {Run: "env", Env: map[string]string{"C": "command", "DB_PASSWORD": "hidden"}},
+			"count": {Run: "printf %s {text} | wc -c", Shell: true, Args: []model.Arg{{Name: "text", Required: true}}},
+		},
+	}
+	_, err := c.BuildTemplate(t.Context(), m, nil)
+	must(t, err)
+	sb, err := c.Create(t.Context(), &CreateOptions{Template: "named", Env: map[string]string{"B": "sandbox", "C": "sandbox"}})
+	fromSnapshot(t, err)
+	closeAtEnd(t, sb)
+	list, err := sb.Commands(t.Context())
+	if err != nil || len(list) != 2 || list[0].Name != "count" {
+		t.Errorf("%+v, %v", list, err)
+	}
+	res, err := sb.Invoke(t.Context(), "env", nil, nil)
+	must(t, err)
+	for _, want := range []string{"A=template", "B=sandbox", "C=command", "DB_PASSWORD=hidden", "SANDBOX_ID=" + sb.ID()} {
+		if !strings.Contains("\n"+string(res.Stdout), "\n"+want+"\n") {
+			t.Errorf("no %s: %s", want, res.Stdout)
+		}
+	}
+	if got := inside(t, sb, "echo $A $B $C"); got != "template sandbox sandbox" {
+		t.Errorf("a command: %q", got)
+	}
+	res, err = sb.Invoke(t.Context(), "count", map[string]any{"text": "$(id); '"}, nil)
+	if err != nil || strings.TrimSpace(string(res.Stdout)) != "8" {
+		t.Errorf("%+v, %v", res, err)
+	}
+	if _, err := sb.Invoke(t.Context(), "count", nil, nil); !errors.Is(err, ErrArgument) {
+		t.Errorf("%v", err)
+	}
+}

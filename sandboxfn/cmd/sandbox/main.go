@@ -163,7 +163,7 @@ Results go to standard output, everything else to standard error.`,
 	f.StringVar(&a.settings.Region, "region", "", "`id` of a region of the service")
 	f.StringVar(&a.settings.StateDir, "state-dir", "", "`directory` of what is kept on this machine")
 	root.AddCommand(
-		a.createCommand(), a.listCommand(), a.infoCommand(), a.execCommand(), a.shellCommand(), a.copyCommand(), a.killCommand(),
+		a.createCommand(), a.listCommand(), a.infoCommand(), a.execCommand(), a.shellCommand(), a.commandsCommand(), a.runCommand(), a.copyCommand(), a.killCommand(),
 		a.pauseCommand(), a.resumeCommand(), a.hibernateCommand(), a.snapshotCommand(), a.forkCommand(), a.urlCommand(),
 		a.templateCommand(), a.gcCommand(), a.doctorCommand(), a.versionCommand(),
 	)

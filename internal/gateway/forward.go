@@ -21,11 +21,21 @@ import (
 const (
 	envdPort = api.EnvdPort
 	codePort = api.CodePort
+
+	// The HTTP API of the runtime; the second is the one that terminals once had.
+	httpPort, terminalPort = 9000, 9001
 )
 
-// runtimePort reports whether a port is served by the runtime itself. That of the
-// code interpreter is the name of a route: the runtime tells it by the header.
-func runtimePort(port int) bool { return port == envdPort || port == codePort }
+// runtimePort reports whether a port is served by the runtime itself. All but
+// envd's are names of routes to the same listener; that of the code interpreter
+// the runtime tells by the header.
+func runtimePort(port int) bool {
+	switch port {
+	case envdPort, codePort, httpPort, terminalPort:
+		return true
+	}
+	return false
+}
 
 // forwarder carries requests to sandboxes. One transport serves all; its pool
 // keeps the ports of sandboxes apart because each has a host name of its own.
@@ -101,7 +111,7 @@ func (f *forwarder) serve(w http.ResponseWriter, r *http.Request, a address) {
 		return
 	}
 	switch {
-	case a.port == envdPort && internalPath(r.URL.Path):
+	case runtimePort(a.port) && internalPath(r.URL.Path):
 		fail404(w, r)
 		return
 	case a.port != envdPort && rec.Traffic != "" && !sameSecret(r.Header.Get(api.HeaderTraffic), rec.Traffic):

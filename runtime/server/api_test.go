@@ -210,7 +210,7 @@ POST/upload GET/download POST/files/upload-stream GET/files/download-stream GET/
 DELETE/files POST/files/move POST/files/search POST/files/archive
 POST/shell POST/shell/stream POST/process/start GET/process/list GET/process/{pid} POST/process/{pid}/signal
 POST/pty/sessions GET/pty/sessions DELETE/pty/sessions/{id} GET/pty
-GET/system/info GET/system/metrics GET/env POST/env GET/ports GET/packages GET/git/status GET/git/diff
+GET/system/info GET/system/metrics GET/env POST/env GET/ports GET/packages POST/code/run GET/git/status GET/git/diff
 POST/browser/navigate POST/browser/screenshot GET/browser/content POST/browser/click POST/browser/type POST/browser/evaluate
 POST/browser/pdf GET/browser/console`)
 

@@ -17,6 +17,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 	"github.com/agent-sandbox/sandbox-go/runtime/process"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
@@ -327,7 +328,11 @@ func (s *Service) engine(ctx context.Context, c *Context) (e *engine, restarted 
 	case errors.As(err, &coded) && coded.Code() == connect.CodeNotFound:
 		return nil, false, fail(500, "E3016", "%s is not installed in this sandbox: install %s (%s)", c.Language, c.lang.install, coded.Message())
 	case errors.As(err, &coded):
-		return nil, false, fail(500, coded.Meta().Get("Sandbox-Error-Code"), "%s", coded.Message())
+		status, code, text := fault.Of(coded)
+		if code != "E8020" && code != "E8021" { // the policy refuses the interpreter
+			status = 500
+		}
+		return nil, false, fail(status, string(code), "%s", text)
 	case err != nil && ctx.Err() != nil:
 		return nil, false, err
 	case err != nil:

@@ -33,6 +33,7 @@ type patientBody struct {
 	mu      sync.Mutex
 	endless bool // guarded by mu
 	aborted bool // guarded by mu
+	ended   bool // guarded by mu; there is nothing more to read
 
 	deadline time.Time // of the connection, guarded by mu; zero: none
 }
@@ -41,6 +42,9 @@ func (b *patientBody) Read(p []byte) (int, error) {
 	b.wait(bodyTimeout)
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
+		b.mu.Lock()
+		b.ended = err == io.EOF
+		b.mu.Unlock()
 		// Also ends the wait for the next request on the connection, which has
 		// its own limit.
 		b.wait(0)
@@ -80,7 +84,8 @@ func (b *patientBody) wait(d time.Duration) {
 	defer b.mu.Unlock()
 	var deadline time.Time
 	switch {
-	case b.aborted:
+	case b.aborted && !b.ended:
+		// With the body read, this would end the connection for the next request.
 		deadline = time.Unix(1, 0)
 	case d > 0 && !b.endless:
 		now := time.Now()

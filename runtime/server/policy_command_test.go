@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"os/exec"
 	"os/user"
 	"path/filepath"
 	"slices"
@@ -373,6 +374,37 @@ func TestMaxProcesses(t *testing.T) {
 	}
 	check(t, r.signal(t.Context(), pids[1], pb.Signal_SIGNAL_SIGKILL))
 	<-ends[1]
+}
+
+// TestCodeCells: what runs cells is a program as any other.
+func TestCodeCells(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip(err)
+	}
+	no, dir := false, realTempDir(t)
+	for _, c := range []struct {
+		name   string
+		policy model.Policy
+		want   string
+	}{
+		{"no rule", model.Policy{}, ""},
+		{"allowed", model.Policy{Commands: model.CommandPolicy{Allow: []model.CommandRule{{Program: "bash"}}}}, ""},
+		{"not allowed", model.Policy{Commands: model.CommandPolicy{Allow: []model.CommandRule{{Program: "echo"}}}}, `E8021 403 policy: commands.allow is "echo"`},
+		{"denied", model.Policy{Commands: model.CommandPolicy{Deny: []model.CommandRule{{Program: "bash"}}}}, `E8021 403 policy: commands.deny "bash"`},
+		{"no shell", model.Policy{Commands: model.CommandPolicy{Shell: &no}}, "E8021 403 policy: commands.shell false"},
+		{"user", model.Policy{Commands: model.CommandPolicy{Users: []string{"nobody-else"}}}, "E8021 403 policy: commands.users is"},
+		{"folder", model.Policy{Files: model.FilePolicy{Read: []string{dir}}}, "E8020 403 policy: files.read is"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a := underPolicy(t, c.policy).call(t, "POST", "/code/run", `{"language":"bash","code":"echo ran"}`)
+			var said struct{ Message string }
+			_ = json.Unmarshal([]byte(a.body), &said) // empty where it is something else
+			got := fmt.Sprintf("%s %d %s", a.code, a.status, said.Message)
+			if c.want == "" && (a.status != http.StatusOK || !strings.Contains(a.body, "ran")) || c.want != "" && !strings.HasPrefix(got, c.want) {
+				t.Errorf("got %s, want %s: %s", got, c.want, a.body)
+			}
+		})
+	}
 }
 
 // TestMaxRuntime: a command that would run for ever ends, and says why.

@@ -16,7 +16,7 @@ import (
 )
 
 // e2bDoors are the calls of the E2B protocol and our own beside it, each with the
-// endpoint that it is. A process with the number pid runs.
+// endpoint that it is. A process with the number pid runs, but for Connect.
 var e2bDoors = []struct {
 	name, call string
 	do         func(t *testing.T, r *rig, pid uint32) error
@@ -164,14 +164,20 @@ func TestOneOff(t *testing.T) {
 		}
 		seen[one.name] = true
 		t.Run(one.name, func(t *testing.T) {
-			r, pid := switchedRig(t, &model.Server{Disable: []string{one.name}})
+			r, _ := switchedRig(t, &model.Server{Disable: []string{one.name}})
 			for _, d := range e2bDoors {
-				if d.call == "Connect" && one.name == "process.signal" {
-					check(t, r.closeStdin(t.Context(), pid)) // or it would be followed for ever
+				p, err := begunInside(t, r, starting{cmd: "cat"})
+				if err != nil {
+					t.Fatal(err)
 				}
-				if err := d.do(t, r, pid); isOff(err) != (d.name == one.name) {
+				if d.call == "Connect" {
+					check(t, p.Kill(t.Context())) // it is followed to its end
+				}
+				if err := d.do(t, r, uint32(p.Pid())); isOff(err) != (d.name == one.name) {
 					t.Errorf("%s: %v", d.call, err)
 				}
+				check(t, p.Kill(t.Context()))
+				p.Close()
 			}
 		})
 	}

@@ -209,6 +209,21 @@ func TestPatience(t *testing.T) {
 	}
 }
 
+// TestRefusedInputLeavesTheConnection: the next request on it is answered.
+func TestRefusedInputLeavesTheConnection(t *testing.T) {
+	r := newRig(t, nil)
+	for range 50 {
+		in := r.process.StreamInput(t.Context())
+		_ = in.Send(inputStart(999999)) // the answer says why
+		if _, err := in.CloseAndReceive(); connect.CodeOf(err) != connect.CodeNotFound {
+			t.Fatal(err)
+		}
+		if _, err := r.process.List(t.Context(), connect.NewRequest(&pb.ListRequest{})); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // FuzzStreamInput: no body makes the server panic, and each gets an answer. The
 // processes are there to be found.
 func FuzzStreamInput(f *testing.F) {

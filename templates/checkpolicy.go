@@ -117,7 +117,12 @@ func (c *checker) command(name string, cmd *model.Command) {
 	c.user(at+".user", cmd.User)
 	c.env(at+".env", cmd.Env)
 	used := map[string]bool{}
-	for _, p := range model.Placeholders(cmd.Run) {
+	places := model.Placeholders(cmd.Run)
+	const blanks = " \t\r\n"
+	if len(places) > 0 && !cmd.Shell && !strings.ContainsAny(strings.TrimLeft(cmd.Run[:places[0].Start], blanks), blanks) {
+		c.failf(at+".run", "write the program itself", "command %s: {%s} is part of the program's name, and values can only be arguments", name, places[0].Name)
+	}
+	for _, p := range places {
 		used[p.Name] = true
 		if !slices.ContainsFunc(cmd.Args, func(a model.Arg) bool { return a.Name == p.Name }) {
 			var names []string

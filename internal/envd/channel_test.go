@@ -210,7 +210,7 @@ func TestFeatures(t *testing.T) {
 	if f, err := none.Features(t.Context()); err != nil || f != (Features{}) {
 		t.Errorf("got %+v, %v", f, err)
 	}
-	if f, err := clientOf(t, h, Options{Ours: true}).Features(t.Context()); err != nil || (f != Features{true, true, true}) {
+	if f, err := clientOf(t, h, Options{Ours: true}).Features(t.Context()); err != nil || (f != Features{true, true, true, true}) {
 		t.Errorf("got %+v, %v", f, err)
 	}
 }

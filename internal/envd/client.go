@@ -76,6 +76,7 @@ type Options struct {
 
 // Client talks to the runtime of one sandbox. It is safe for concurrent use.
 type Client struct {
+	opts      Options
 	base      string // without a final slash
 	addr      *url.URL
 	http      *http.Client
@@ -100,6 +101,7 @@ func New(o *Options) (*Client, error) {
 		return nil, errdefs.New("E5001", "connect to sandbox", "the address of the sandbox's runtime is malformed")
 	}
 	c := &Client{
+		opts: *o,
 		base: base, addr: u,
 		timeout:   o.RequestTimeout,
 		keepAlive: o.KeepAlive,
@@ -111,7 +113,7 @@ func New(o *Options) (*Client, error) {
 		c.keepAlive = DefaultKeepAlive
 	}
 	if o.Ours {
-		c.features.Store(&Features{Channels: true, Ports: true, Input: true})
+		c.features.Store(&Features{Channels: true, Ports: true, Input: true, Code: true})
 	}
 	c.transport = newTransport(o)
 	c.http = &http.Client{

@@ -16,6 +16,7 @@ type Features struct {
 	Channels bool // a process can be handed a connection of its own
 	Ports    bool // connections to ports inside
 	Input    bool // streamed input arrives as it is sent
+	Code     bool // it has a code interpreter of ours
 }
 
 // Features asks the runtime what it can do, once for each client: an answer is
@@ -44,6 +45,8 @@ func parseFeatures(h http.Header) Features {
 				f.Ports = true
 			case "input":
 				f.Input = true
+			case "code":
+				f.Code = true
 			}
 		}
 	}

@@ -7,13 +7,11 @@ const repl = require('node:repl')
 const util = require('node:util')
 const { Writable, PassThrough } = require('node:stream')
 const { Console } = require('node:console')
-const childProcess = require('node:child_process')
 
-const [, , language = 'javascript', mode] = process.argv
-const stdio = mode === 'stdio'
-const requests = stdio ? 0 : 3
-const events = stdio ? 1 : 4
-const outputs = stdio ? [2, 2] : [1, 2]
+const [, , language = 'javascript'] = process.argv
+const requests = 3
+const events = 4
+const outputs = [1, 2]
 
 let cell = null // id of the cell that runs
 
@@ -50,21 +48,6 @@ for (const [name, stream] of [['stdout', out], ['stderr', err]]) {
   Object.defineProperty(process, name, { configurable: true, enumerable: true, get: () => stream })
 }
 const output = new Console(out, err)
-
-// Children inherit what is marked so; in stdio mode the protocol is not theirs.
-if (stdio) {
-  const spawn = childProcess.ChildProcess.prototype.spawn
-  childProcess.ChildProcess.prototype.spawn = function (options) {
-    options.stdio = inherited(options.stdio)
-    return spawn.call(this, options)
-  }
-}
-
-function inherited(how) {
-  if (how === 'inherit') return ['ignore', 2, 2]
-  if (!Array.isArray(how)) return how
-  return how.map((h, i) => (h === 'inherit' || h === i ? (i === 0 ? 'ignore' : 2) : h))
-}
 
 const shell = repl.start({
   prompt: '', input: new PassThrough(), output: sink(outputs[1]), terminal: false, useGlobal: false, breakEvalOnSigint: true,

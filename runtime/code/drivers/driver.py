@@ -1,9 +1,7 @@
 """Runs cells of Python for the code interpreter.
 
 Requests come as lines of JSON on descriptor 3, events leave as lines of JSON on
-descriptor 4; descriptors 1 and 2 belong to the cells and what they start. With
-the argument "stdio" 0 and 1 are used in their place, and what the cells and
-their children print all goes to 2.
+descriptor 4; descriptors 1 and 2 belong to the cells and what they start.
 """
 import ast
 import builtins
@@ -27,15 +25,9 @@ REPRS = {
 
 def channel():
     """Takes the descriptors of the protocol out of the reach of children."""
-    req, ev = 3, 4
-    if sys.argv[1:] == ["stdio"]:
-        req, ev = os.dup(0), os.dup(1)
-        null = os.open(os.devnull, os.O_RDONLY)
-        os.dup2(null, 0)
-        os.dup2(2, 1)
-    os.set_inheritable(req, False)
-    os.set_inheritable(ev, False)
-    return os.fdopen(req, "rb", buffering=1 << 16), ev
+    os.set_inheritable(3, False)
+    os.set_inheritable(4, False)
+    return os.fdopen(3, "rb", buffering=1 << 16), 4
 
 
 def send(event, **fields):

@@ -7,7 +7,6 @@ if [ "${__sandbox_state-}" = running ]; then
 	eval "$__sandbox_code"
 	return
 fi
-[ "${1-}" != stdio ] || exec 3<&0 4>&1 0</dev/null 1>&2
 set --
 __sandbox_count=0 __sandbox_state=idle __sandbox_status=0 __sandbox_errexit=
 __sandbox_set=() __sandbox_unset=()

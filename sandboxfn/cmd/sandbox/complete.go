@@ -13,6 +13,9 @@ import (
 // completeLimit bounds what a key press may take.
 const completeLimit = 3 * time.Second
 
+// networks are the words that --network takes.
+var networks = []string{"none", "loopback", "host", "all"}
+
 // complete offers fixed words for an option.
 func complete(cmd *cobra.Command, flag string, words []string) {
 	cmd.RegisterFlagCompletionFunc(flag, func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
@@ -25,12 +28,17 @@ func (a *app) completeGlobals(root *cobra.Command) {
 	complete(root, "provider", providers.Names())
 	for _, cmd := range root.Commands() {
 		for flag, words := range map[string][]string{
-			"network":   {"none", "loopback", "host", "all"},
+			"network":   networks,
 			"isolation": {"container", "gvisor"},
 		} {
 			if cmd.Flags().Lookup(flag) != nil {
 				complete(cmd, flag, words)
 			}
+		}
+		if cmd.Flags().Lookup("template") != nil {
+			cmd.RegisterFlagCompletionFunc("template", func(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+				return append([]string{"base"}, a.builtNames(cmd.Context())...), cobra.ShellCompDirectiveNoFileComp
+			})
 		}
 		if cmd.Flags().Lookup("snapshot") != nil {
 			cmd.RegisterFlagCompletionFunc("snapshot", a.completeSnapshots)

@@ -99,6 +99,12 @@ func (a *app) complain(err error) {
 	if code := string(sandboxfn.CodeOf(err)); !strings.HasPrefix(text, code) { // those of package fs begin with a path
 		text = code + " " + strings.Replace(text, code+" ", "", 1)
 	}
+	if step, ok := errors.AsType[*sandboxfn.BuildStepError](err); ok { // its last lines have lines of their own
+		for _, line := range step.Last {
+			fmt.Fprintln(a.stderr, "   |", oneLine(line))
+		}
+		text, _, _ = strings.Cut(text, "\n")
+	}
 	if e, ok := errors.AsType[*sandboxfn.Error](err); ok && e.Hint() != "" {
 		text += " (hint: " + e.Hint() + ")"
 	}

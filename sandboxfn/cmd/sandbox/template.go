@@ -19,13 +19,13 @@ import (
 func (a *app) templateCommand() *cobra.Command {
 	cmd := group(&cobra.Command{
 		Use:   "template",
-		Short: "check, find and keep templates",
+		Short: "check, find and build templates",
 		Long: `Templates say what sandboxes are made from and what they offer. REF names one, as
 docs/templates.md has it: a folder (./dir), a built-in template or one of the
 catalog (name, name:^1.2), a repository (owner/repo//dir@ref), an archive or an
 artifact of a registry (oci://host/repo:tag).`,
 	})
-	cmd.AddCommand(a.lintCommand(), a.showCommand(), a.cacheCommand())
+	cmd.AddCommand(a.buildCommand(), a.builtCommand(), a.removeCommand(), a.lintCommand(), a.showCommand(), a.cacheCommand())
 	return cmd
 }
 
@@ -126,13 +126,17 @@ func (a *app) resolve(cmd *cobra.Command, ref string, f *resolveFlags) (*templat
 	done := a.progress("looking for " + ref)
 	r, err := templates.Resolve(cmd.Context(), ref, &f.o)
 	done()
-	if err != nil {
-		return nil, err
+	if err == nil {
+		a.notice(r.Notices)
 	}
-	for _, n := range r.Notices {
-		fmt.Fprintln(a.stderr, "sandbox:", oneLine(n))
+	return r, err
+}
+
+// notice prints what is no failure.
+func (a *app) notice(texts []string) {
+	for _, t := range texts {
+		fmt.Fprintln(a.stderr, "sandbox:", oneLine(t))
 	}
-	return r, nil
 }
 
 // showJSON is a template that was found.

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
@@ -24,7 +25,12 @@ import (
 //
 // Everything is written beside its place and renamed, so that programs can share a
 // cache. Methods are safe for concurrent use.
-type Cache struct{ dir string }
+type Cache struct {
+	dir string
+
+	mu   sync.Mutex      // guards good
+	good map[string]bool // digests of trees that were checked since the cache was opened
+}
 
 // Entry is what the cache knows of a reference.
 type Entry struct {
@@ -57,7 +63,7 @@ func OpenCache(dir string) (*Cache, error) {
 	if err != nil {
 		return nil, errdefs.Wrap("E8007", "open template cache", dir, err)
 	}
-	return &Cache{filepath.Join(abs, "templates")}, nil
+	return &Cache{dir: filepath.Join(abs, "templates"), good: map[string]bool{}}, nil
 }
 
 // List returns the entries, sorted by reference.
@@ -80,6 +86,9 @@ func (c *Cache) List() ([]Entry, error) {
 // other one needs; without arguments everything, the catalog too. A [Resolved] made
 // before loses its files. Names that are not there are no error.
 func (c *Cache) Clear(refs ...string) error {
+	c.mu.Lock()
+	clear(c.good)
+	c.mu.Unlock()
 	if len(refs) == 0 {
 		for _, part := range []string{"refs", "trees", "index", "tmp"} {
 			if err := removeTree(filepath.Join(c.dir, part)); err != nil {
@@ -157,6 +166,11 @@ func readEntry(file string) (Entry, bool) {
 // Damaged ones are removed.
 func (c *Cache) open(e Entry) (fs.FS, error) {
 	fsys := os.DirFS(c.tree(e.Digest))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.good[e.Digest] {
+		return fsys, nil // a resolution asks several times
+	}
 	digest, _, err := treeDigest(fsys)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -164,6 +178,7 @@ func (c *Cache) open(e Entry) (fs.FS, error) {
 	case err == nil && digest != e.Digest:
 		err = fmt.Errorf("digest %s, not %s", digest, e.Digest)
 	case err == nil:
+		c.good[e.Digest] = true
 		return fsys, nil
 	}
 	if rm := removeTree(c.tree(e.Digest)); rm != nil {

@@ -33,19 +33,16 @@ var (
 func (g git) command(ctx context.Context, dir string, args ...string) *exec.Cmd {
 	blocks := maxArchive / 512 * 2
 	limited := append([]string{"-c", fmt.Sprintf(`ulimit -f %d; exec "$@"`, blocks), "sh", g.program,
-		"-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "protocol.ext.allow=never", "-c", "fetch.fsckObjects=true"}, args...)
+		"-c", "core.hooksPath=/dev/null", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "protocol.ext.allow=never"}, args...)
 	cmd := exec.CommandContext(ctx, "/bin/sh", limited...)
 	cmd.Dir = dir
-	ownGroup(cmd)
+	ownSession(cmd)
 	cmd.WaitDelay = 5 * time.Second // a helper of git that holds the pipes
 	cmd.Env = append(slices.DeleteFunc(os.Environ(), func(v string) bool {
 		name, _, _ := strings.Cut(v, "=")
 		// Those would make it work on another repository.
 		return slices.Contains([]string{"GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE"}, name)
 	}), "GIT_TERMINAL_PROMPT=0", "GIT_ALLOW_PROTOCOL=file:git:http:https:ssh", "LC_ALL=C", "GIT_LFS_SKIP_SMUDGE=1")
-	if os.Getenv("GIT_SSH_COMMAND") == "" {
-		cmd.Env = append(cmd.Env, "GIT_SSH_COMMAND=ssh -o BatchMode=yes")
-	}
 	return cmd
 }
 

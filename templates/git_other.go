@@ -4,4 +4,4 @@ package templates
 
 import "os/exec"
 
-func ownGroup(*exec.Cmd) {}
+func ownSession(*exec.Cmd) {}

@@ -10,6 +10,7 @@ import (
 	"testing/fstest"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/tools/txtar"
 
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
@@ -147,7 +148,7 @@ func TestInheritRefused(t *testing.T) {
 	files["d7/template.yaml"] = "name: end\n"
 	write(t, dir, files)
 	for name, want := range map[string]string{
-		"self": "based on each other", "a": "based on each other", "on-docker": "Dockerfile", "own": "", "widens": "outside every readable one", "missing": "E2001",
+		"self": ": templates are based on each other", "a": ": templates are based on each other", "on-docker": "Dockerfile", "own": "", "widens": "outside every readable one", "missing": "E2001",
 		"on-bad": `template.yaml:1:1: unknown key "nme"`, "d0": "more than 5", "d2": "", "builtin": "", "old": "E2001",
 	} {
 		_, err := Resolve(t.Context(), "./"+name, &ResolveOptions{Dir: dir, CacheDir: t.TempDir()})
@@ -218,7 +219,15 @@ func hint(err error) string {
 // Every field of the model can be written in a file: no field is forgotten by the
 // reader or by Merge.
 func TestMergeIsWhole(t *testing.T) {
-	full, err := Parse([]byte(flatSpelling), "flat.yaml")
+	ar, err := txtar.ParseFile("testdata/read/good_flat.txtar") // says every key
+	if err != nil {
+		t.Fatal(err)
+	}
+	fsys, err := txtar.FS(ar)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full, err := LoadFS(fsys, "full")
 	if err != nil {
 		t.Fatal(err)
 	}

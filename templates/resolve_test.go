@@ -351,6 +351,9 @@ func TestResolveArchive(t *testing.T) {
 			t.Errorf("%s: %v, want %s", ref, err, want)
 		}
 	}
+	if _, err := Resolve(t.Context(), s.URL+"/away.tar.gz", o); err == nil || !strings.Contains(err.Error(), "without encryption") {
+		t.Errorf("a redirect to an address without encryption: %v", err)
+	}
 	down.Store(true)
 	if r, err := Resolve(t.Context(), s.URL+"/x.tar.gz", o); err != nil || len(r.Notices) != 1 {
 		t.Errorf("stale: %v", err)

@@ -2,6 +2,7 @@ package providers
 
 import (
 	"context"
+	"io/fs"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/templates/model"
@@ -30,7 +31,7 @@ type TemplateBuilder interface {
 // TemplateBuild says what to build.
 type TemplateBuild struct {
 	Model *model.Template // is not changed
-	Dir   string          // folder that files are copied from; empty: no step copies
+	Files fs.FS           // that steps copy from; nil: no step copies
 	Fresh bool            // run every step, whatever is kept of earlier builds
 
 	// Network is what the steps can reach; nil: as the template says for builds,

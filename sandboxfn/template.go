@@ -2,6 +2,8 @@ package sandboxfn
 
 import (
 	"context"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
@@ -31,7 +33,8 @@ type BuildStepError = providers.BuildStepError
 // BuildOptions say how to build a template.
 type BuildOptions struct {
 	Provider string           // default: the client's
-	Dir      string           // folder that files are copied from; empty: no step copies
+	Dir      string           // folder that files are copied from, and never from outside it; empty: Files
+	Files    fs.FS            // that files are copied from; nil: no step copies
 	Fresh    bool             // run every step, whatever is kept of earlier builds
 	Network  string           // what the steps can reach; default: what the template says for builds
 	Progress func(BuildEvent) // called from one goroutine at a time; nil: nobody wants to know
@@ -82,7 +85,15 @@ func (c *Client) BuildTemplate(ctx context.Context, t *model.Template, o *BuildO
 	if err != nil {
 		return nil, err
 	}
-	s, err := b.BuildTemplate(ctx, providers.TemplateBuild{Model: t, Dir: v.Dir, Fresh: v.Fresh, Network: network, Progress: v.Progress})
+	if v.Dir != "" {
+		root, err := os.OpenRoot(v.Dir)
+		if err != nil {
+			return nil, errdefs.Wrap("E2011", op, "folder that files are copied from", err)
+		}
+		defer root.Close()
+		v.Files = root.FS()
+	}
+	s, err := b.BuildTemplate(ctx, providers.TemplateBuild{Model: t, Files: v.Files, Fresh: v.Fresh, Network: network, Progress: v.Progress})
 	if err != nil {
 		return nil, c.providerError(ctx, op, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"net/netip"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agent-sandbox/sandbox-go/internal/envd"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
@@ -101,7 +103,11 @@ func (w *watcher) output() string {
 func buildTemplate(t *testing.T, p *Provider, m *model.Template, dir string) (*providers.Template, *watcher) {
 	t.Helper()
 	w := &watcher{}
-	s, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: m, Dir: dir, Progress: w.add})
+	var files fs.FS
+	if dir != "" {
+		files = os.DirFS(dir)
+	}
+	s, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: m, Files: files, Progress: w.add})
 	if err != nil {
 		t.Fatalf("build %s: %v\n%s", m.Name, err, w.output())
 	}
@@ -172,6 +178,11 @@ func TestBuildTemplate(t *testing.T) {
 	sb = create(t, p, providers.CreateRequest{Template: "child"})
 	if got := mustSh(t, sb, "cat /app/two; echo $GREETING"); got != "2hello there\n" {
 		t.Errorf("child: %q", got)
+	}
+	// The image is for providers that cannot show this machine.
+	buildTemplate(t, p, &model.Template{Name: "host", Base: model.Base{Host: true, Image: "example.com/none:1"}, Requires: []string{"sh"}}, "")
+	if err := p.RemoveTemplate(t.Context(), "host"); err != nil {
+		t.Error(err)
 	}
 	// A sandbox keeps its files when the template goes.
 	if err := p.RemoveTemplate(t.Context(), "child"); err != nil {
@@ -299,9 +310,10 @@ func TestBuildRefusals(t *testing.T) {
 		"network all":   {model.Template{Name: "x", BuildNetwork: "all"}, "E8004", "all"},
 		"no such base":  {model.Template{Name: "x", Base: model.Base{From: "nobody"}}, "E2001", "nobody"},
 		"too many base": {model.Template{Name: "x", Base: model.Base{From: "a", Image: "b"}}, "E2004", "base"},
+		"requires":      {model.Template{Name: "x", Requires: []string{"sh", "no-such-program"}}, "E7010", "no-such-program"},
 		"into usr":      {model.Template{Name: "x", Workdir: "/usr/x"}, "E2011", "/usr"},
 	} {
-		_, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: &c.m, Dir: dir})
+		_, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: &c.m, Files: os.DirFS(dir)})
 		if errdefs.CodeOf(err) != c.code || !strings.Contains(err.Error(), c.text) {
 			t.Errorf("%s: %v, want %s with %q", name, err, c.code, c.text)
 		}
@@ -570,4 +582,41 @@ func init() {
 		}})
 		return err
 	}
+}
+
+// The policy of a template holds in its sandboxes, and in those that come of them.
+func TestTemplatePolicy(t *testing.T) {
+	p := templateProvider(t)
+	buildTemplate(t, p, &model.Template{Name: "strict", Build: runSteps("ls > /home/user/list"),
+		Policy: model.Policy{Commands: model.CommandPolicy{Deny: []model.CommandRule{{Program: "ls"}}}}}, "")
+	check := func(what string, sb *providers.Sandbox) {
+		t.Helper()
+		c, err := envd.New(&envd.Options{Dial: sb.Data.Dial, Token: sb.Data.Token.Reveal()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if err := follow(t.Context(), c, []string{"ls"}, "", func(string) {}); err == nil {
+			t.Errorf("%s: ls runs", what)
+		}
+		if err := follow(t.Context(), c, []string{"cat", "/home/user/list"}, "", func(string) {}); err != nil {
+			t.Errorf("%s: cat: %v", what, err)
+		}
+	}
+	sb := create(t, p, providers.CreateRequest{Template: "strict"})
+	check("sandbox", sb)
+	s := snapshot(t, p, sb.ID)
+	check("child of its snapshot", create(t, p, providers.CreateRequest{Snapshot: s.ID}))
+	if err := p.Hibernate(t.Context(), sb.ID); err != nil {
+		t.Fatal(err)
+	}
+	woken, err := p.Connect(t.Context(), sb.ID, providers.ConnectRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	check("woken", woken)
+	if err := p.DeleteSnapshot(t.Context(), s.ID); err != nil {
+		t.Error(err)
+	}
+	killSandboxes(t, p)
 }

@@ -146,7 +146,7 @@ func (b *templateBuild) findBase(ctx context.Context) error {
 	switch {
 	case base.Image != "" && base.From != "":
 		return &errdefs.Error{Code: "E2004", Op: opBuild, Message: "the base is an image and another template; it can be one of them"}
-	case base.Image != "":
+	case base.Image != "" && !base.Host:
 		img, err := b.p.images.pull(ctx, base.Image)
 		if err != nil {
 			return err
@@ -261,7 +261,25 @@ func (b *templateBuild) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	return ctx.Err()
+	return b.lookForPrograms(ctx)
+}
+
+// lookForPrograms makes sure that the result has the programs that the template
+// requires.
+func (b *templateBuild) lookForPrograms(ctx context.Context) error {
+	if len(b.m.Requires) == 0 {
+		return ctx.Err()
+	}
+	var missing []string
+	s := buildStep{args: script(`for name; do command -v -- "$name" >/dev/null || printf '%s\n' "$name"; done`, b.m.Requires...)}
+	if err := b.do(ctx, &s, "", func(name string) { missing = append(missing, name) }, ""); err != nil {
+		return err
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	return &errdefs.Error{Code: "E7010", Op: opBuild + " " + b.m.Name, Message: "programs that it requires are not there: " + strings.Join(missing, ", "),
+		Suggestion: "install them in a step, or below /usr of this machine where the base is its tree"}
 }
 
 // begin writes down that the base is used, and makes the working directory.

@@ -19,7 +19,8 @@ import (
 // buildLifetime bounds one step.
 const buildLifetime = 24 * time.Hour
 
-// do runs a step in a sandbox and keeps what it has written.
+// do runs a step in a sandbox and keeps what it has written, under key unless that
+// is empty.
 func (b *templateBuild) do(ctx context.Context, s *buildStep, copied string, line func(string), key string) (err error) {
 	req := providers.CreateRequest{
 		RequestID: "build-" + randomText(16), NewID: true, User: "root", Env: b.env(), Network: b.network,
@@ -64,6 +65,9 @@ func (b *templateBuild) do(ctx context.Context, s *buildStep, copied string, lin
 	if err := follow(ctx, c, s.args, s.dir, line); err != nil {
 		return err
 	}
+	if key == "" {
+		return nil
+	}
 	return b.keep(ctx, sb.ID, key)
 }
 
@@ -74,7 +78,7 @@ func (b *templateBuild) send(ctx context.Context, c *envd.Client, s *buildStep, 
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		w.CloseWithError(s.archive(b.req.Dir, io.MultiWriter(w, sum)))
+		w.CloseWithError(s.archive(b.req.Files, io.MultiWriter(w, sum)))
 	}()
 	_, err := c.WriteFile(ctx, copyArchive, r, -1, nil)
 	r.CloseWithError(io.ErrClosedPipe)

@@ -129,8 +129,8 @@ func (b *templateBuild) checkStep(n int, s model.Step) (buildStep, error) {
 
 func (b *templateBuild) checkCopy(n int, c *model.Copy) (buildStep, error) {
 	step := buildStep{text: "copy " + c.Src + " to " + c.Dest, copy: c, dest: c.Dest}
-	if b.req.Dir == "" {
-		return step, refuseStep(n, "E2011", "the template copies "+c.Src+", and no folder was named to copy from", "")
+	if b.req.Files == nil {
+		return step, refuseStep(n, "E2011", "the template copies "+c.Src+", and there are no files to copy from", "")
 	}
 	if !fs.ValidPath(path.Clean(c.Src)) || strings.ContainsRune(c.Dest, 0) || c.Dest == "" {
 		return step, refuseStep(n, "E2004", fmt.Sprintf("copy %q to %q: the source is a path in the folder of the template", clip(c.Src), clip(c.Dest)), "")
@@ -138,12 +138,7 @@ func (b *templateBuild) checkCopy(n int, c *model.Copy) (buildStep, error) {
 	if !path.IsAbs(step.dest) {
 		step.dest = b.workDir() + "/" + step.dest
 	}
-	root, err := os.OpenRoot(b.req.Dir)
-	if err != nil {
-		return step, refuseStep(n, "E2011", "folder of the template: "+err.Error(), "")
-	}
-	defer root.Close()
-	fi, err := root.Lstat(path.Clean(c.Src))
+	fi, err := fs.Lstat(b.req.Files, path.Clean(c.Src))
 	if err != nil {
 		return step, refuseStep(n, "E2004", "copy "+clip(c.Src)+": "+err.Error(), "")
 	}
@@ -182,19 +177,14 @@ var copyTime = time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
 // archive writes what a step copies, with the names that it has inside. The same
 // content gives the same bytes. Links are copied as links; what is neither file,
 // directory nor link is left out.
-func (s *buildStep) archive(dir string, w io.Writer) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
+func (s *buildStep) archive(files fs.FS, w io.Writer) error {
 	out := tar.NewWriter(w)
 	src := path.Clean(s.copy.Src)
-	err = fs.WalkDir(root.FS(), src, func(name string, d fs.DirEntry, err error) error {
+	err := fs.WalkDir(files, src, func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
-		fi, err := root.Lstat(name)
+		fi, err := fs.Lstat(files, name)
 		if err != nil {
 			return err
 		}
@@ -211,7 +201,7 @@ func (s *buildStep) archive(dir string, w io.Writer) error {
 			}
 		case fi.Mode()&fs.ModeSymlink != 0:
 			h.Typeflag = tar.TypeSymlink
-			if h.Linkname, err = root.Readlink(name); err != nil {
+			if h.Linkname, err = fs.ReadLink(files, name); err != nil {
 				return err
 			}
 		case fi.Mode().IsRegular():
@@ -225,7 +215,7 @@ func (s *buildStep) archive(dir string, w io.Writer) error {
 		if err := out.WriteHeader(h); err != nil || h.Typeflag != tar.TypeReg {
 			return err
 		}
-		f, err := root.Open(name)
+		f, err := files.Open(name)
 		if err != nil {
 			return err
 		}
@@ -256,7 +246,7 @@ func (b *templateBuild) chooseKeys() error {
 		content := ""
 		if s.copy != nil {
 			sum := sha256.New()
-			if err := s.archive(b.req.Dir, sum); err != nil {
+			if err := s.archive(b.req.Files, sum); err != nil {
 				return refuseStep(i+1, "E2004", "copy "+clip(s.copy.Src)+": "+err.Error(), "")
 			}
 			content = hex.EncodeToString(sum.Sum(nil))

@@ -42,7 +42,7 @@ func TestTemplateOverImage(t *testing.T) {
 		},
 	}
 	var out strings.Builder
-	tmpl, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: m, Dir: dir, Progress: func(e providers.BuildEvent) {
+	tmpl, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: m, Files: os.DirFS(dir), Progress: func(e providers.BuildEvent) {
 		out.WriteString(e.Text + "\n")
 	}})
 	if err != nil {
@@ -93,7 +93,7 @@ touch /opt/x 2>/dev/null && echo written; id -u app; cat /etc/passwd | while IFS
 		t.Errorf("in the child: %q", got)
 	}
 	cached := 0
-	again, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: m, Dir: dir, Progress: func(e providers.BuildEvent) {
+	again, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: m, Files: os.DirFS(dir), Progress: func(e providers.BuildEvent) {
 		if e.Kind == providers.BuildCached {
 			cached++
 		}

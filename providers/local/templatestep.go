@@ -144,6 +144,7 @@ func (b *templateBuild) checkCopy(n int, c *model.Copy) (buildStep, error) {
 	}
 	into := strings.HasSuffix(step.dest, "/")
 	step.dest = path.Clean(step.dest)
+	into = into || step.dest == path.Clean(b.workDir())
 	if !fi.IsDir() && into {
 		step.dest = path.Join(step.dest, path.Base(path.Clean(c.Src)))
 	}

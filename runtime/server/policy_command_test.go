@@ -16,10 +16,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
@@ -374,6 +377,38 @@ func TestMaxProcesses(t *testing.T) {
 	}
 	check(t, r.signal(t.Context(), pids[1], pb.Signal_SIGNAL_SIGKILL))
 	<-ends[1]
+}
+
+// TestCommandRulesInARace has somebody exchange a program for one that is denied,
+// all the time: it never runs.
+func TestCommandRulesInARace(t *testing.T) {
+	dir := realTempDir(t)
+	check(t, os.Symlink("/bin/echo", dir+"/program"), os.Symlink("/usr/bin/id", dir+"/other"))
+	r := underPolicy(t, model.Policy{Commands: model.CommandPolicy{Deny: []model.CommandRule{{Program: "id"}}}})
+	var over atomic.Bool
+	var swapper sync.WaitGroup
+	swapper.Go(func() {
+		for !over.Load() {
+			_ = unix.Renameat2(unix.AT_FDCWD, dir+"/program", unix.AT_FDCWD, dir+"/other", unix.RENAME_EXCHANGE)
+		}
+	})
+	defer swapper.Wait()
+	defer over.Store(true)
+	ran, refused := 0, 0
+	for range 300 {
+		out, err := commandDoors[0].start(t, r, starting{cmd: dir + "/program", args: []string{"-u"}})
+		switch {
+		case err == nil && out == "-u\n":
+			ran++
+		case err != nil && strings.Contains(err.Error(), "E8021"):
+			refused++
+		default:
+			t.Fatalf("got %q, %v", out, err)
+		}
+	}
+	if ran == 0 || refused == 0 {
+		t.Errorf("%d ran, %d were refused: nothing was tested", ran, refused)
+	}
 }
 
 // TestCodeCells: what runs cells is a program as any other.

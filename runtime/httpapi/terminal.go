@@ -176,6 +176,8 @@ func (a *API) find(id string) *session {
 // detachOnce starts the time after which a session is ended that nobody is
 // attached to.
 func (s *session) detachOnce(a *API) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.timer = time.AfterFunc(s.idle, func() {
 		s.mu.Lock()
 		busy := s.attached > 0 || s.timer == nil

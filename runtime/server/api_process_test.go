@@ -304,7 +304,7 @@ func TestAPIStreamWhileItRuns(t *testing.T) {
 func TestAPIStreamCharacters(t *testing.T) {
 	r := newRig(t, nil)
 	next, _ := r.events(t, "POST", "/shell/stream", `{"command":"printf 'a\\303'; sleep 0.2; printf '\\251b\\360\\237'; sleep 0.2; printf '\\230\\200'; sleep 0.2; printf 'x\\377\\303'"}`)
-	var all string
+	var all, text string
 	for e := next(); e != (event{}); e = next() {
 		if e.name != "stdout" {
 			continue
@@ -316,11 +316,13 @@ func TestAPIStreamCharacters(t *testing.T) {
 		}
 		if o.Base64 != nil {
 			o.Data = string(o.Base64)
+		} else {
+			text += o.Data
 		}
 		all += o.Data
 	}
-	if all != "aéb😀x\xff\xc3" {
-		t.Errorf("got %q", all)
+	if all != "aéb😀x\xff\xc3" || !strings.HasPrefix(text, "aéb😀") {
+		t.Errorf("got %q, as text %q", all, text)
 	}
 }
 

@@ -87,8 +87,8 @@ func (s *Service) Describe(ctx context.Context, p string) (d *Details, err error
 // way it is named.
 func (s *Service) Delete(ctx context.Context, p string, keep ...string) error {
 	return s.as(ctx, "error removing file or directory", p, func(_ *account.User, p string) error {
-		if p == "/" {
-			return fault.New(connect.CodePermissionDenied, "E4002", "the root cannot be removed")
+		if err := refuseRoot(p); err != nil {
+			return err
 		}
 		dir, name, err := s.guard.openParent(p)
 		if err != nil {
@@ -109,6 +109,14 @@ func (s *Service) Delete(ctx context.Context, p string, keep ...string) error {
 		}
 		return s.guard.removeAll(ctx, dir, name)
 	})
+}
+
+// refuseRoot is about a clean path.
+func refuseRoot(p string) error {
+	if p == "/" {
+		return fault.New(connect.CodePermissionDenied, "E4002", "the root cannot be removed")
+	}
+	return nil
 }
 
 // holds reports whether the folder p is, or lies below, what st describes.

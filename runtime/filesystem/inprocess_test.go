@@ -43,3 +43,13 @@ func TestHolds(t *testing.T) {
 		t.Error("the root holds nothing")
 	}
 }
+
+// TestRefuseRoot asks the check alone: asking for a removal would do harm where the
+// check is broken.
+func TestRefuseRoot(t *testing.T) {
+	for p, refused := range map[string]bool{"/": true, "/a": false, "/a/b": false} {
+		if err := refuseRoot(p); (err != nil) != refused {
+			t.Errorf("%q: %v", p, err)
+		}
+	}
+}

@@ -239,7 +239,8 @@ func TestAPIRemove(t *testing.T) {
 		status int
 		code   string
 	}{
-		{"/", 403, "E4002"}, {"//", 403, "E4002"}, {"/..", 403, "E4002"}, {dir, 403, "E4002"}, {dir + "/", 403, "E4002"}, {dir + "/d/..", 403, "E4002"},
+		// Not "/": a test must do no harm where it fails, see TestRefuseRoot.
+		{dir, 403, "E4002"}, {dir + "/", 403, "E4002"}, {dir + "/d/..", 403, "E4002"},
 		{filepath.Dir(dir), 403, "E4002"}, {outside + "/back/" + filepath.Base(dir), 403, "E4002"},
 		{"/proc/self/root" + dir, 400, "E4006"},
 		{dir + "/none", 404, "E4001"}, {dir + "/none/none", 404, "E4001"}, {"", 400, "E3011"},

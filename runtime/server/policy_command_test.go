@@ -411,32 +411,42 @@ func TestCommandRulesInARace(t *testing.T) {
 	}
 }
 
-// TestCodeCells: what runs cells is a program as any other.
-func TestCodeCells(t *testing.T) {
+// TestShellDoors: what runs cells, shell lines and terminals over HTTP is a program
+// as any other.
+func TestShellDoors(t *testing.T) {
 	if _, err := exec.LookPath("bash"); err != nil {
 		t.Skip(err)
 	}
 	no, dir := false, realTempDir(t)
+	shells := []model.CommandRule{{Program: "bash"}, {Program: "sh"}}
 	for _, c := range []struct {
 		name   string
 		policy model.Policy
 		want   string
 	}{
 		{"no rule", model.Policy{}, ""},
-		{"allowed", model.Policy{Commands: model.CommandPolicy{Allow: []model.CommandRule{{Program: "bash"}}}}, ""},
+		{"allowed", model.Policy{Commands: model.CommandPolicy{Allow: shells}}, ""},
 		{"not allowed", model.Policy{Commands: model.CommandPolicy{Allow: []model.CommandRule{{Program: "echo"}}}}, `E8021 403 policy: commands.allow is "echo"`},
-		{"denied", model.Policy{Commands: model.CommandPolicy{Deny: []model.CommandRule{{Program: "bash"}}}}, `E8021 403 policy: commands.deny "bash"`},
+		{"denied", model.Policy{Commands: model.CommandPolicy{Deny: shells}}, `E8021 403 policy: commands.deny "`},
 		{"no shell", model.Policy{Commands: model.CommandPolicy{Shell: &no}}, "E8021 403 policy: commands.shell false"},
 		{"user", model.Policy{Commands: model.CommandPolicy{Users: []string{"nobody-else"}}}, "E8021 403 policy: commands.users is"},
 		{"folder", model.Policy{Files: model.FilePolicy{Read: []string{dir}}}, "E8020 403 policy: files.read is"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := underPolicy(t, c.policy).call(t, "POST", "/code/run", `{"language":"bash","code":"echo ran"}`)
-			var said struct{ Message string }
-			_ = json.Unmarshal([]byte(a.body), &said) // empty where it is something else
-			got := fmt.Sprintf("%s %d %s", a.code, a.status, said.Message)
-			if c.want == "" && (a.status != http.StatusOK || !strings.Contains(a.body, "ran")) || c.want != "" && !strings.HasPrefix(got, c.want) {
-				t.Errorf("got %s, want %s: %s", got, c.want, a.body)
+			r := underPolicy(t, c.policy)
+			for _, door := range []struct{ path, body, says string }{
+				{"/code/run", `{"language":"bash","code":"echo ran"}`, "ran"},
+				{"/shell", `{"command":"echo ran"}`, "ran"},
+				{"/shell/stream", `{"command":"echo ran"}`, "ran"},
+				{"/pty/sessions", `{"shell":"bash"}`, "session_id"},
+			} {
+				a := r.call(t, "POST", door.path, door.body)
+				var said struct{ Message string }
+				_ = json.Unmarshal([]byte(a.body), &said) // empty where it is something else
+				got := fmt.Sprintf("%s %d %s", a.code, a.status, said.Message)
+				if c.want == "" && (a.status >= 300 || !strings.Contains(a.body, door.says)) || c.want != "" && !strings.HasPrefix(got, c.want) {
+					t.Errorf("%s: got %s, want %s: %s", door.path, got, c.want, a.body)
+				}
 			}
 		})
 	}

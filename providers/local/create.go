@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"slices"
@@ -41,8 +42,28 @@ func (p *Provider) Create(ctx context.Context, req providers.CreateRequest) (*pr
 }
 
 // create is Create for the template base. from, unless nil, says what the sandbox
-// starts with.
-func (p *Provider) create(ctx context.Context, req providers.CreateRequest, from func(*tree, *order) error) (made *providers.Sandbox, err error) {
+// starts with. A file of this machine that is replaced while it is being shown to
+// a sandbox (package managers do that) costs another try.
+func (p *Provider) create(ctx context.Context, req providers.CreateRequest, from func(*tree, *order) error) (*providers.Sandbox, error) {
+	for try := 1; ; try++ {
+		sb, err := p.createOnce(ctx, req, from)
+		if try == maxTries || !wasReplaced(err) {
+			return sb, err
+		}
+		p.log.DebugContext(ctx, "a file was replaced while it was shown to a sandbox: once more", "err", err)
+	}
+}
+
+const maxTries = 3
+
+// wasReplaced reports whether a creation failed because what was found and opened
+// had no name any more when it was mounted.
+func wasReplaced(err error) bool {
+	ie, ok := errors.AsType[*IsolationError](err)
+	return ok && errors.Is(ie.Err, fs.ErrNotExist) && strings.HasPrefix(ie.Step, "attach ")
+}
+
+func (p *Provider) createOnce(ctx context.Context, req providers.CreateRequest, from func(*tree, *order) error) (made *providers.Sandbox, err error) {
 	const op = "create sandbox"
 	if ctx.Err() != nil {
 		return nil, cancelled(ctx, op)

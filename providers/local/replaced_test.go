@@ -3,15 +3,13 @@
 package local
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"sync"
 	"testing"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
 )
@@ -34,29 +32,22 @@ func TestReplacedWhileShown(t *testing.T) {
 	if err := replace(); err != nil {
 		t.Fatal(err)
 	}
-	stop, cancel := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		for stop.Err() == nil {
+	for i := range 60 {
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			// Once for each creation, at another moment of it each time.
+			time.Sleep(time.Duration(i%20) * time.Millisecond)
 			if err := replace(); err != nil {
 				t.Error(err)
-				return
 			}
-			// Far more often than packages change, and seldom enough for a second try.
-			var ts = unix.NsecToTimespec(150e6)
-			_ = unix.Nanosleep(&ts, nil)
-		}
-	})
-	for range 60 {
+		})
 		sb, err := p.Create(t.Context(), providers.CreateRequest{Root: providers.RootView{Expose: expose}})
+		wg.Wait()
 		if err != nil {
-			t.Error(err)
-			break
+			t.Fatal(err)
 		}
 		if err := p.Kill(t.Context(), sb.ID); err != nil {
 			t.Error(err)
 		}
 	}
-	cancel()
-	wg.Wait()
 }

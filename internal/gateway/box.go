@@ -2,7 +2,9 @@ package gateway
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"maps"
@@ -183,6 +185,31 @@ func (b *box) accessToken() string {
 	return b.token
 }
 
+// trafficToken is what E2B's clients send with every request but those for envd.
+// Where the ports of a sandbox are public it opens the contexts of code only, and
+// follows from the access token, so that it need not be kept. It is empty while
+// that one is not known.
+func (b *box) trafficToken() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.trafficTokenLocked()
+}
+
+func (b *box) trafficTokenLocked() string {
+	if b.rec.Traffic != "" {
+		return b.rec.Traffic
+	}
+	if b.token == "" {
+		return ""
+	}
+	mac := hmac.New(sha256.New, []byte(b.token))
+	mac.Write([]byte("contexts " + b.id))
+	return hex.EncodeToString(mac.Sum(nil)[:trafficBytes])
+}
+
+// trafficBytes is the length of a traffic token, before it is written in hex.
+const trafficBytes = 20
+
 // state is the word of the protocol for a phase: there are two.
 func (p phase) state() string {
 	if p == phasePaused || p == phaseResuming {
@@ -201,8 +228,8 @@ func (s *Server) asSandbox(b *box) api.Sandbox {
 		SandboxID: b.id, TemplateID: b.rec.TemplateID, Alias: b.rec.Alias, ClientID: clientID,
 		EnvdVersion: version.Envd, EnvdAccessToken: b.token, Domain: s.answeredDomain(),
 	}
-	if b.rec.Traffic != "" {
-		out.TrafficAccessToken = &b.rec.Traffic
+	if traffic := b.trafficTokenLocked(); traffic != "" {
+		out.TrafficAccessToken = &traffic
 	}
 	return out
 }

@@ -142,7 +142,7 @@ func (s *Server) plan(ctx context.Context, owner string, body *api.NewSandbox, t
 	if n := body.Network; n != nil {
 		rec.MaskHost = n.MaskRequestHost
 		if n.AllowPublicTraffic != nil && !*n.AllowPublicTraffic {
-			rec.Traffic = randomHex(20)
+			rec.Traffic = randomHex(trafficBytes)
 		}
 	}
 	req := &providers.CreateRequest{

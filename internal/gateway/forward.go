@@ -215,10 +215,11 @@ func (f *forwarder) rewrite(p *httputil.ProxyRequest) {
 		out.Host = "sandbox"
 		if rt.port == codePort {
 			out.Header.Set(api.HeaderSandboxPort, strconv.Itoa(codePort))
-			// E2B's clients send the token with code only. That contexts can be
-			// made and ended without one is what they count on; pages of a
-			// browser do not.
-			if contextsPath(out.URL.Path) && len(out.Header.Values(api.HeaderAccessToken)) == 0 && out.Header.Get("Origin") == "" {
+			// E2B's clients send the access token with code only; with the routes
+			// of contexts they send the traffic token alone.
+			given := p.In.Header.Get(api.HeaderTraffic)
+			if given != "" && contextsPath(out.URL.Path) && len(out.Header.Values(api.HeaderAccessToken)) == 0 &&
+				sameSecret(given, rt.box.trafficToken()) {
 				out.Header.Set(api.HeaderAccessToken, rt.box.accessToken())
 			}
 		}

@@ -10,6 +10,7 @@ import (
 
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/process"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -67,7 +68,7 @@ func (s *Service) start(ctx context.Context, x *Exec, out sink) error {
 	if x.Dir != "" {
 		config.Cwd = &x.Dir
 	}
-	r, err := s.opts.Process.Begin(account.NewContext(ctx, u), &pb.StartRequest{Process: config, Stdin: &none})
+	r, err := s.opts.Process.Begin(process.Declared(account.NewContext(ctx, u)), &pb.StartRequest{Process: config, Stdin: &none})
 	if err != nil {
 		return err
 	}

@@ -268,7 +268,7 @@ func (a *API) processSignal(w http.ResponseWriter, r *http.Request) {
 		endpoint.Refuse(w, "%v is not a signal that can be sent", req.Signal)
 		return
 	}
-	run, err := a.opts.Process.Follow(byPid(pid))
+	run, err := a.opts.Process.Follow("signal", byPid(pid))
 	if err == nil {
 		run.Close()
 		select {

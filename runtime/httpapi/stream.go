@@ -135,7 +135,7 @@ func (a *API) processStream(w http.ResponseWriter, r *http.Request) {
 		a.resume(w, r, id)
 		return
 	}
-	run, err := a.opts.Process.Follow(byPid(pid))
+	run, err := a.opts.Process.Follow("connect", byPid(pid))
 	if err != nil {
 		fault.Answer(w, err)
 		return

@@ -42,6 +42,16 @@ var shells = []string{"sh", "bash", "rbash", "dash", "ash", "zsh", "ksh", "mksh"
 // patterns.
 var loaders = []string{"LD_*", "GLIBC_TUNABLES", "DYLD_*"}
 
+// injectors are variables that make interpreters and the like run code that their
+// script does not name; glob patterns. Where only some programs are allowed,
+// requests cannot set them, nor where those look for others.
+var injectors = []string{
+	"PATH", "BASH_ENV", "ENV", "BASH_FUNC_*", "BASHOPTS", "SHELLOPTS", "PS4", "PROMPT_COMMAND", "ZDOTDIR",
+	"PYTHON*", "NODE_OPTIONS", "NODE_PATH", "PERL5*", "PERLLIB", "RUBYOPT", "RUBYLIB", "LUA_*", "PHPRC", "PHP_INI_SCAN_DIR",
+	"*JAVA_OPTIONS", "JAVA_TOOL_OPTIONS", "CLASSPATH", "GIT_*", "SSH_ASKPASS", "EDITOR", "VISUAL", "*PAGER", "LESSOPEN", "LESSCLOSE",
+	"GCONV_PATH", "SHELL", "HOME", "XDG_CONFIG_*",
+}
+
 // Variables of our own prefix, which a request may not set; but those of function
 // workers come from the caller.
 const (
@@ -247,13 +257,25 @@ func (c *Commands) Follow() bool { return c == nil || c.files.FollowLinks() }
 // Link refuses a working folder because its path leads over a link.
 func (c *Commands) Link() error { return c.files.Link() }
 
+// Source is where a variable of a command comes from.
+type Source int
+
+// The sources of variables.
+const (
+	OfRequest Source = iota // a client
+	OfCommand               // the declaration of a named command, or its function
+	OfSandbox               // template and sandbox
+)
+
 // Strips reports whether a variable is taken out of the environment of a command.
-// Asked says that it came with the request for it, and not with the sandbox.
-func (c *Commands) Strips(name string, asked bool) bool {
+func (c *Commands) Strips(name string, from Source) bool {
 	if c == nil {
 		return false
 	}
-	if asked && (strings.HasPrefix(name, ownPrefix) && !strings.HasPrefix(name, workerPrefix) || isOne(name, loaders)) {
+	switch {
+	case from != OfSandbox && strings.HasPrefix(name, ownPrefix) && !strings.HasPrefix(name, workerPrefix),
+		from != OfSandbox && isOne(name, loaders),
+		from == OfRequest && c.allow != nil && isOne(name, injectors):
 		return true
 	}
 	return isOne(name, c.envDeny)

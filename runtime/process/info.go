@@ -125,10 +125,10 @@ func (r *Running) Position() Position {
 	return at
 }
 
-// FollowFrom is [Service.Follow] from a position on, and says how many bytes
+// FollowFrom is [Service.Follow] to connect, from a position on, and says how many bytes
 // from there are not kept any more. A position in another process is E3010.
 func (s *Service) FollowFrom(pid int, at Position) (r *Running, lost Position, err error) {
-	p, err := s.find(&pb.ProcessSelector{Selector: &pb.ProcessSelector_Pid{Pid: uint32(pid)}}, true)
+	p, err := s.findFor("connect", &pb.ProcessSelector{Selector: &pb.ProcessSelector_Pid{Pid: uint32(pid)}}, true)
 	if err != nil {
 		return nil, lost, err
 	}

@@ -31,9 +31,10 @@ type launch struct {
 	user     *account.User
 	config   *pb.ProcessConfig
 	stdin    bool
-	channel  *os.File   // passed as descriptor 3; may be nil
-	extra    []*os.File // passed from descriptor 3 on, without a channel
-	terminal *pb.PTY    // in place of pipes; may be nil
+	channel  *os.File      // passed as descriptor 3; may be nil
+	extra    []*os.File    // passed from descriptor 3 on, without a channel
+	terminal *pb.PTY       // in place of pipes; may be nil
+	source   policy.Source // of the variables in config
 
 	env  []string
 	path string // PATH of the command
@@ -143,11 +144,11 @@ func (l *launch) environ() {
 		"PATH": DefaultPath, "HOME": l.user.Home, "USER": l.user.Name, "LOGNAME": l.user.Name, "PWD": l.cwd,
 	}
 	l.svc.opts.Env.AddTo(env)
-	l.strip(env, false)
+	l.strip(env, policy.OfSandbox)
 	asked := l.config.GetEnvs()
 	if l.rules() != nil {
 		asked = maps.Clone(asked)
-		l.strip(asked, true)
+		l.strip(asked, l.source)
 	}
 	maps.Copy(env, asked)
 	if l.terminal != nil {

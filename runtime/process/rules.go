@@ -138,8 +138,10 @@ func fdPath(f *os.File) string { return "/proc/self/fd/" + uitoa(uint32(f.Fd()))
 // interpreter is what reads the script at name, from its first line. One that
 // cannot be looked at has a name only: the kernel will not find it either.
 func (l *launch) interpreter(line, name string, args []string, depth int) *policy.Program {
+	// A NUL ends the line for the kernel, too, load_script in fs/binfmt_script.c.
 	line, _, _ = strings.Cut(line, "\n")
-	reader, arg, _ := strings.Cut(strings.Trim(strings.ReplaceAll(line, "\t", " "), " \x00"), " ")
+	line, _, _ = strings.Cut(line, "\x00")
+	reader, arg, _ := strings.Cut(strings.Trim(strings.ReplaceAll(line, "\t", " "), " "), " ")
 	words := []string{name}
 	if arg = strings.TrimSpace(arg); arg != "" {
 		words = []string{arg, name}
@@ -155,12 +157,7 @@ func (l *launch) interpreter(line, name string, args []string, depth int) *polic
 	if path.Base(reader) != "env" || p.Interpreter != nil {
 		return p
 	}
-	// env starts another program: the first word that is no option and sets no
-	// variable.
-	rest := strings.Fields(arg)
-	for len(rest) > 0 && (strings.HasPrefix(rest[0], "-") || strings.Contains(rest[0], "=")) {
-		rest = rest[1:]
-	}
+	rest := envWords(arg)
 	if len(rest) == 0 {
 		return p
 	}
@@ -175,6 +172,53 @@ func (l *launch) interpreter(line, name string, args []string, depth int) *polic
 		p.Interpreter = q
 	}
 	return p
+}
+
+// envWords is what env starts of its argument in the first line of a script: the
+// first word that is no option and sets no variable, and those after it.
+func envWords(arg string) []string {
+	words := strings.Fields(arg)
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		long := strings.HasPrefix(word, "--")
+		name, value, _ := strings.Cut(strings.TrimLeft(word, "-"), "=")
+		switch {
+		case !strings.HasPrefix(word, "-"):
+			if strings.Contains(word, "=") {
+				continue
+			}
+			return unquoted(words[i:])
+		case long && strings.HasPrefix("split-string", name) && name != "":
+			if value != "" {
+				return envWords(strings.Join(append([]string{value}, words[i+1:]...), " "))
+			}
+		case long:
+			if value == "" && (name == "unset" || name == "chdir" || name == "argv0") {
+				i++
+			}
+		default:
+			// Letters of options, the last of which may have a value: the rest of
+			// the word, or the next one.
+			at := strings.IndexAny(word, "SuCa")
+			switch {
+			case at < 0:
+			case word[at] == 'S' && at+1 < len(word):
+				return envWords(strings.Join(append([]string{word[at+1:]}, words[i+1:]...), " "))
+			case word[at] != 'S' && at+1 == len(word):
+				i++
+			}
+		}
+	}
+	return nil
+}
+
+// unquoted takes away what quotes and escapes words for env -S.
+func unquoted(words []string) []string {
+	plain := strings.NewReplacer(`"`, "", `'`, "", `\`, "")
+	for i, w := range words {
+		words[i] = plain.Replace(w)
+	}
+	return words
 }
 
 // ruleFile finds the file that a rule is about: a name is looked up where the
@@ -228,14 +272,13 @@ func (l *launch) badDir(cwd string, err error) error {
 	return policy.Connect(l.rules().Dir(cwd))
 }
 
-// strip takes variables out that a command must not have. Asked says that they
-// come from the request.
-func (l *launch) strip(env map[string]string, asked bool) {
+// strip takes variables out that a command must not have.
+func (l *launch) strip(env map[string]string, from policy.Source) {
 	if l.rules() == nil {
 		return
 	}
 	for name := range env {
-		if l.rules().Strips(name, asked) {
+		if l.rules().Strips(name, from) {
 			delete(env, name)
 		}
 	}

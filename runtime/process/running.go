@@ -14,6 +14,7 @@ import (
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -27,6 +28,14 @@ type Running struct {
 	sub *subscription
 }
 
+type declaredKey struct{}
+
+// Declared is ctx for [Service.Begin] where what is started, with its variables,
+// was not said by a client but by who made the sandbox.
+func Declared(ctx context.Context) context.Context {
+	return context.WithValue(ctx, declaredKey{}, true)
+}
+
 // Begin starts a process as the user of ctx. It outlives ctx and the Running.
 // Extra files are the process's descriptors 3 and following; they stay the
 // caller's. Errors are those of the protocol; a program that is not there is
@@ -38,6 +47,9 @@ func (s *Service) Begin(ctx context.Context, req *pb.StartRequest, extra ...*os.
 	l := &launch{
 		svc: s, user: account.FromContext(ctx), config: req.GetProcess(), extra: extra,
 		stdin: req.Stdin == nil || req.GetStdin(), terminal: req.GetPty(),
+	}
+	if ctx.Value(declaredKey{}) != nil {
+		l.source = policy.OfCommand
 	}
 	defer l.close()
 	if l.config == nil {
@@ -57,9 +69,10 @@ func (s *Service) Begin(ctx context.Context, req *pb.StartRequest, extra ...*os.
 }
 
 // Follow follows a process from the oldest output that is still kept, as
-// [Service.Connect] does.
-func (s *Service) Follow(sel *pb.ProcessSelector) (*Running, error) {
-	p, err := s.find(sel, true)
+// [Service.Connect] does. It is refused where the endpoint is off that what is for
+// processes or, where it is one, for terminals: "connect" or "signal".
+func (s *Service) Follow(what string, sel *pb.ProcessSelector) (*Running, error) {
+	p, err := s.findFor(what, sel, true)
 	if err != nil {
 		return nil, err
 	}

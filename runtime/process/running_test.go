@@ -67,7 +67,7 @@ func TestRunning(t *testing.T) {
 	if err := r.Write(ctx, []byte("line\n")); err != nil {
 		t.Fatal(err)
 	}
-	late, err := s.Follow(&pb.ProcessSelector{Selector: &pb.ProcessSelector_Pid{Pid: uint32(r.Pid())}})
+	late, err := s.Follow("connect", &pb.ProcessSelector{Selector: &pb.ProcessSelector_Pid{Pid: uint32(r.Pid())}})
 	if err != nil {
 		t.Fatal(err)
 	}

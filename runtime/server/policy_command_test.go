@@ -221,6 +221,9 @@ func TestCommandRules(t *testing.T) {
 		os.Symlink("/bin/sh", evil+"/echo"),
 		os.WriteFile(script, []byte("#!/bin/sh\necho ran\n"), 0o755),
 		os.WriteFile(env, []byte("#! /usr/bin/env sh\necho ran\n"), 0o755),
+		os.WriteFile(dir+"/nul", []byte("#!/bin/sh\x00 x\necho ran\n"), 0o755),
+		os.WriteFile(dir+"/split", []byte("#!/usr/bin/env -Ssh -e\necho ran\n"), 0o755),
+		os.WriteFile(dir+"/valued", []byte("#!/usr/bin/env -S -u X 'sh' -e\necho ran\n"), 0o755),
 		os.WriteFile(dashed, []byte("#!/bin/sh -e\necho ran\n"), 0o755),
 		os.Chmod(dir, 0o755))
 	me, err := user.Current()
@@ -251,12 +254,15 @@ func TestCommandRules(t *testing.T) {
 		{"allowed and denied", model.CommandPolicy{Allow: []model.CommandRule{rule("id")}, Deny: []model.CommandRule{rule("id", "-u")}}, starting{cmd: "id", args: []string{"-u"}}, `commands.deny "id -u"`},
 		{"shell beside an allow list", model.CommandPolicy{Allow: []model.CommandRule{rule("echo")}}, starting{cmd: "/bin/sh", args: []string{"-c", "echo x"}}, `commands.allow is "echo"`},
 		{"another file of an allowed name", model.CommandPolicy{Allow: []model.CommandRule{rule("echo")}}, starting{cmd: evil + "/echo", args: []string{"-c", "id"}}, `commands.allow is "echo"`},
-		{"PATH of the request", model.CommandPolicy{Allow: []model.CommandRule{rule("echo")}}, starting{cmd: "echo", args: []string{"-c", "id"}, envs: map[string]string{"PATH": evil}}, `commands.allow is "echo"`},
+		{"PATH of the request", model.CommandPolicy{Shell: &no}, starting{cmd: "echo", args: []string{"-c", "id"}, envs: map[string]string{"PATH": evil}}, "commands.shell false"},
 		{"no shell", model.CommandPolicy{Shell: &no}, starting{cmd: "sh", args: []string{"-c", "echo"}}, "commands.shell false"},
 		{"no shell by another name", model.CommandPolicy{Shell: &no}, starting{cmd: evil + "/echo", args: []string{"-c", "id"}}, "commands.shell false"},
 		{"no shell, no script", model.CommandPolicy{Shell: &no}, starting{cmd: script}, "commands.shell false"},
 		{"no shell, no script with an option", model.CommandPolicy{Shell: &no}, starting{cmd: dashed}, "commands.shell false"},
 		{"no shell, no script by env", model.CommandPolicy{Shell: &no}, starting{cmd: env}, "commands.shell false"},
+		{"no shell, no script with a NUL", model.CommandPolicy{Shell: &no}, starting{cmd: dir + "/nul"}, "commands.shell false"},
+		{"no shell, no script by env -S", model.CommandPolicy{Shell: &no}, starting{cmd: dir + "/split"}, "commands.shell false"},
+		{"no shell, no script by env and an option", model.CommandPolicy{Shell: &no}, starting{cmd: dir + "/valued"}, "commands.shell false"},
 		{"no shell, program", model.CommandPolicy{Shell: &no}, starting{cmd: "echo"}, ""},
 		{"script allowed", model.CommandPolicy{Allow: []model.CommandRule{rule(script)}}, starting{cmd: script}, ""},
 		{"user", model.CommandPolicy{Users: []string{me.Username}}, starting{cmd: "echo"}, ""},
@@ -343,6 +349,23 @@ func TestStrippedVariables(t *testing.T) {
 			if !slices.Contains(names, name) {
 				t.Errorf("%s: %s is missing: %v", d.name, name, names)
 			}
+		}
+	}
+}
+
+// TestInjectedVariables: an allowed script runs what it says, and not what a
+// request says by way of its interpreter. A named command may.
+func TestInjectedVariables(t *testing.T) {
+	dir := t.TempDir()
+	check(t, os.WriteFile(dir+"/script", []byte("#!/bin/bash\nls >/dev/null\necho \"script $OWN\"\n"), 0o755), os.Chmod(dir, 0o755),
+		os.WriteFile(dir+"/evil", []byte("echo evil\n"), 0o644), os.WriteFile(dir+"/ls", []byte("#!/bin/sh\necho evil >&2\n"), 0o755))
+	s := starting{cmd: dir + "/script", cwd: dir, envs: map[string]string{"BASH_ENV": dir + "/evil", "PATH": dir, "OWN": "1"}}
+	r := underPolicy(t, model.Policy{Commands: model.CommandPolicy{Allow: []model.CommandRule{{Program: s.cmd}}}}, s)
+	for _, d := range commandDoors {
+		out, err := d.start(t, r, s)
+		evil := strings.Contains(out, "evil")
+		if err != nil || !strings.Contains(out, "script 1") || evil != strings.Contains(d.name, "named") {
+			t.Errorf("%s: %q, %v", d.name, out, err)
 		}
 	}
 }

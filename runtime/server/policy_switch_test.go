@@ -3,6 +3,7 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -199,6 +200,28 @@ func TestTerminalsAreNoOtherProcesses(t *testing.T) {
 	}
 	check(t, r.signal(t.Context(), term, pb.Signal_SIGNAL_SIGKILL))
 	<-end
+}
+
+// TestTerminalsOverHTTP: what is off for terminals is not had by the paths for
+// processes, nor by those that go on with a stream.
+func TestTerminalsOverHTTP(t *testing.T) {
+	r, plain := switchedRig(t, &model.Server{Disable: []string{"terminal.connect", "terminal.signal"}})
+	term, end := r.begin(t, inTerminal(0, 0, "/bin/true"))
+	<-end
+	path, after := fmt.Sprintf("/process/%d", term), fmt.Sprintf("%d.2.0.0", term)
+	for _, a := range []apiAnswer{
+		r.call(t, "GET", path+"/stream", ""),
+		r.call(t, "GET", path+"/stream", "", "Last-Event-ID", after),
+		r.call(t, "POST", "/shell/stream", `{"command":"true"}`, "Last-Event-ID", after),
+		r.call(t, "POST", path+"/signal", `{"signal":"KILL"}`),
+	} {
+		if a.status != http.StatusNotFound || a.code != "E8022" {
+			t.Errorf("%d %s: %s", a.status, a.code, a.body)
+		}
+	}
+	if a := r.call(t, "POST", fmt.Sprintf("/process/%d/signal", plain), `{"signal":"KILL"}`); a.status != http.StatusOK {
+		t.Errorf("a process: %d %s", a.status, a.body)
+	}
 }
 
 // TestFunctionsAreSwitched: a worker needs its connection and its start.

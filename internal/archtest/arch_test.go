@@ -87,6 +87,7 @@ var rules = []rule{
 	{pkg: "templates", project: []string{errdefs, "internal/netrule", "templates/model"}, foreign: []string{
 		"github.com/goccy/go-yaml", "github.com/google/go-containerregistry", "github.com/klauspost/compress", "golang.org/x/mod", xsys,
 	}},
+	{pkg: "runtime/code/drivers"},
 	{pkg: "runtime/cmd/...", project: []string{"providers", "providers/local", "runtime/...", errdefs, "internal/version", "internal/gateway", "templates/model"}},
 	{pkg: "runtime/...", project: []string{errdefs, "internal/pb/...", "internal/version", "runtime/...", "templates/model"}, foreign: []string{
 		connect, protobuf, xsys, "github.com/creack/pty", "github.com/gorilla/mux", "github.com/coder/websocket",

@@ -3,68 +3,25 @@
 package code
 
 import (
-	"embed"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/code/drivers"
 )
 
-//go:embed drivers
-var embedded embed.FS
-
-// language is one that there is a driver for.
-type language struct {
-	name    string
-	program string   // looked up in the PATH of the sandbox
-	args    []string // before those of the driver
-	driver  string   // its file
-	rest    []string // arguments of the driver
-	install string   // what has the program
-	group   bool     // interrupts are for the whole group at once
-}
-
-var languages = []language{
-	{name: "python", program: "python3", args: []string{"-u"}, driver: "driver.py", install: "python3"},
-	{name: "javascript", program: "node", driver: "driver.js", rest: []string{"javascript"}, install: "nodejs"},
-	{name: "typescript", program: "node", args: []string{"--disable-warning=ExperimentalWarning"}, driver: "driver.js", rest: []string{"typescript"}, install: "nodejs 22.13 or newer"},
-	{name: "bash", program: "bash", args: []string{"--noprofile", "--norc"}, driver: "driver.sh", install: "bash", group: true},
-}
-
-// aliases are other names of languages.
-var aliases = map[string]string{"py": "python", "python3": "python", "js": "javascript", "node": "javascript", "ts": "typescript", "sh": "bash"}
-
-// canonical is the one name of a language; empty is Python.
-func canonical(name string) string {
-	name = strings.ToLower(strings.TrimSpace(name))
-	if name == "" {
-		return "python"
-	}
-	if full, ok := aliases[name]; ok {
-		return full
-	}
-	return name
-}
-
 // find returns the language of a canonical name.
-func (s *Service) find(name string) (language, bool) {
+func (s *Service) find(name string) (drivers.Language, bool) {
 	if program := s.opts.Interpreter.Programs[name]; program != "" {
-		return language{name: name, program: program, install: "the program " + program}, true
+		return drivers.Language{Name: name, Program: program, Install: "the program " + program}, true
 	}
-	i := slices.IndexFunc(languages, func(l language) bool { return l.name == name })
-	if i < 0 {
-		return language{}, false
-	}
-	return languages[i], true
+	return drivers.Find(name)
 }
 
 // names lists what can be asked for.
 func (s *Service) names() []string {
-	var out []string
-	for _, l := range languages {
-		out = append(out, l.name)
-	}
+	out := drivers.Names()
 	for name := range s.opts.Interpreter.Programs {
 		out = append(out, name)
 	}
@@ -78,15 +35,14 @@ type folder struct {
 	path string // guarded by mu; empty: not made yet
 }
 
-// file returns the path of a driver. The files are written when they are first
-// needed, and again when somebody has removed them.
-func (f *folder) file(name string) (string, error) {
+// dir returns the folder with the file of a driver in it. The files are written
+// when they are first needed, and again when somebody has removed them.
+func (f *folder) dir(driver string) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.path != "" {
-		p := filepath.Join(f.path, name)
-		if _, err := os.Stat(p); err == nil {
-			return p, nil
+		if _, err := os.Stat(filepath.Join(f.path, driver)); err == nil {
+			return f.path, nil
 		}
 		os.RemoveAll(f.path)
 		f.path = ""
@@ -96,16 +52,8 @@ func (f *folder) file(name string) (string, error) {
 		return "", err
 	}
 	f.path = dir
-	entries, err := embedded.ReadDir("drivers")
-	if err != nil {
-		return "", err
-	}
-	for _, e := range entries {
-		text, err := embedded.ReadFile("drivers/" + e.Name())
-		if err != nil {
-			return "", err
-		}
-		p := filepath.Join(dir, e.Name())
+	for name, text := range drivers.Files() {
+		p := filepath.Join(dir, name)
 		if err := os.WriteFile(p, text, 0o444); err != nil {
 			return "", err
 		}
@@ -117,7 +65,7 @@ func (f *folder) file(name string) (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", err
 	}
-	return filepath.Join(dir, name), nil
+	return dir, nil
 }
 
 func (f *folder) remove() {

@@ -101,7 +101,7 @@ func (a *answer) add(e *Event) error {
 	case eventResult:
 		// As on the wire.
 		var m map[string]any
-		if err := json.Unmarshal(e.line(), &m); err != nil {
+		if err := json.Unmarshal(e.Line(), &m); err != nil {
 			return err
 		}
 		a.results = append(a.results, m)

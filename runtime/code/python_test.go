@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/agent-sandbox/sandbox-go/runtime/code/drivers"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
@@ -83,8 +84,8 @@ func TestPythonOutput(t *testing.T) {
 		t.Fatal(err)
 	}
 	a = l.py("b = b'x' * (1 << 20)\nfor i in range(100): os.write(1, b)\nprint('end', file=sys.stderr)")
-	if n := strings.Count(a.stdout, "x"); n != maxOutput || !strings.Contains(a.stdout, "bytes more were cut") || a.stderr != "end\n" {
-		t.Errorf("%d bytes, ends with %q, %q", n, tail(a.stdout, 100), a.stderr)
+	if n := strings.Count(a.stdout, "x"); n != drivers.MaxOutput || !strings.Contains(a.stdout, "bytes more were cut") || a.stderr != "end\n" {
+		t.Errorf("%d bytes, ends with %q, %q", n, a.stdout[max(0, len(a.stdout)-100):], a.stderr)
 	}
 	l.py("import threading\nthreading.Thread(target=lambda: (time.sleep(.05), print('late'), open(" + strconv.Quote(os.Getenv("TMPDIR")+"/late") + ", 'w'))).start()")
 	waitFor(t, os.Getenv("TMPDIR")+"/late")

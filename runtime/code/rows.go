@@ -178,7 +178,7 @@ func (s *sse) write(e *Event) error {
 		s.w.WriteHeader(http.StatusOK)
 	}
 	_ = s.control.SetWriteDeadline(time.Now().Add(writeLimit))
-	_, err := fmt.Fprintf(s.w, "event: %s\ndata: %s\n", e.Type, e.line())
+	_, err := fmt.Fprintf(s.w, "event: %s\ndata: %s\n", e.Type, e.Line())
 	if err == nil {
 		_, err = s.w.Write([]byte("\n"))
 	}

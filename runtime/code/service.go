@@ -4,8 +4,6 @@ package code
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -17,6 +15,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/code/drivers"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 	"github.com/agent-sandbox/sandbox-go/runtime/process"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
@@ -67,7 +66,7 @@ func New(o Options) *Service {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{
-		opts: o, grace: 5 * time.Second, beat: 5 * time.Second,
+		opts: o, grace: drivers.DefaultGrace, beat: drivers.DefaultBeat,
 		contexts: map[string]*Context{}, shared: map[shared]*Context{},
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
@@ -98,17 +97,17 @@ type Context struct {
 	Language string
 	Dir      string // working directory at its start
 
-	lang   language
+	lang   drivers.Language
 	user   *account.User
 	shared bool
 	turn   chan struct{} // holds one value while a cell runs
 
 	mu    sync.Mutex
-	eng   *engine     // guarded by mu; nil: not started, or it died
-	lost  bool        // guarded by mu; an engine died, and nobody was told yet
-	gone  bool        // guarded by mu; it was removed
-	users int         // guarded by mu; cells that run or wait
-	idle  *time.Timer // guarded by mu
+	eng   *drivers.Engine // guarded by mu; nil: not started, or it died
+	lost  bool            // guarded by mu; an engine died, and nobody was told yet
+	gone  bool            // guarded by mu; it was removed
+	users int             // guarded by mu; cells that run or wait
+	idle  *time.Timer     // guarded by mu
 }
 
 // Failure is why a request cannot be served: the status and the code of the
@@ -128,7 +127,7 @@ func fail(status int, code, format string, args ...any) error {
 // Create makes a context and starts its process, as the user of ctx. An empty
 // language is Python, an empty dir the user's home.
 func (s *Service) Create(ctx context.Context, lang, dir string) (*Context, error) {
-	c, err := s.add(ctx, canonical(lang), dir, false)
+	c, err := s.add(ctx, drivers.Canonical(lang), dir, false)
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +163,7 @@ func (s *Service) add(ctx context.Context, lang, dir string, isShared bool) (*Co
 	case len(s.contexts) >= s.opts.Interpreter.MaxContexts:
 		return nil, fail(429, "E3000", "too many contexts: at most %d; remove one first", s.opts.Interpreter.MaxContexts)
 	}
-	c := &Context{ID: newID(), Language: lang, Dir: dir, lang: l, user: u, shared: isShared, turn: make(chan struct{}, 1)}
+	c := &Context{ID: drivers.NewID(), Language: lang, Dir: dir, lang: l, user: u, shared: isShared, turn: make(chan struct{}, 1)}
 	s.contexts[c.ID] = c
 	if isShared {
 		s.shared[key] = c
@@ -173,12 +172,6 @@ func (s *Service) add(ctx context.Context, lang, dir string, isShared bool) (*Co
 	c.idle = time.AfterFunc(s.opts.Interpreter.IdleTimeout, func() { s.expire(c) })
 	c.mu.Unlock()
 	return c, nil
-}
-
-func newID() string {
-	var b [16]byte
-	rand.Read(b[:]) // does not fail
-	return hex.EncodeToString(b[:])
 }
 
 // List returns the contexts, ordered by id.
@@ -264,8 +257,8 @@ func (c *Context) end(s *Service, why string) {
 	c.eng = nil
 	c.mu.Unlock()
 	if e != nil {
-		e.kill(s.ctx, why)
-		<-e.over
+		e.Kill(why)
+		<-e.Over()
 	}
 }
 
@@ -304,7 +297,7 @@ func (c *Context) release(s *Service) {
 
 // engine returns the process of c, started when there is none. restarted reports
 // that an earlier one had died. The caller has the turn.
-func (s *Service) engine(ctx context.Context, c *Context) (e *engine, restarted bool, err error) {
+func (s *Service) engine(ctx context.Context, c *Context) (e *drivers.Engine, restarted bool, err error) {
 	c.mu.Lock()
 	e = c.eng
 	gone := c.gone
@@ -312,7 +305,7 @@ func (s *Service) engine(ctx context.Context, c *Context) (e *engine, restarted 
 	switch {
 	case gone:
 		return nil, false, fail(404, "E3010", "Context %s not found", c.ID)
-	case e != nil && !e.dead():
+	case e != nil && !e.Dead():
 		return e, false, nil
 	case e != nil:
 		c.mu.Lock()
@@ -321,12 +314,12 @@ func (s *Service) engine(ctx context.Context, c *Context) (e *engine, restarted 
 	}
 	e, err = s.start(account.NewContext(ctx, c.user), c.lang, c.ID, c.Dir)
 	var coded *connect.Error
-	var no *refused
+	var no *drivers.Refused
 	switch {
 	case errors.As(err, &no):
-		return nil, false, fail(500, "E3016", "%s", no.text)
+		return nil, false, fail(500, "E3016", "%s", no.Text)
 	case errors.As(err, &coded) && coded.Code() == connect.CodeNotFound:
-		return nil, false, fail(500, "E3016", "%s is not installed in this sandbox: install %s (%s)", c.Language, c.lang.install, coded.Message())
+		return nil, false, fail(500, "E3016", "%s is not installed in this sandbox: install %s (%s)", c.Language, c.lang.Install, coded.Message())
 	case errors.As(err, &coded):
 		status, code, text := fault.Of(coded)
 		if code != "E8020" && code != "E8021" { // the policy refuses the interpreter
@@ -341,7 +334,7 @@ func (s *Service) engine(ctx context.Context, c *Context) (e *engine, restarted 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.gone { // meanwhile
-		s.wg.Go(func() { e.kill(s.ctx, "the context was removed") })
+		s.wg.Go(func() { e.Kill("the context was removed") })
 		return nil, false, fail(404, "E3010", "Context %s not found", c.ID)
 	}
 	c.eng = e

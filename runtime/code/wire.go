@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
+	"github.com/agent-sandbox/sandbox-go/runtime/code/drivers"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -192,7 +193,7 @@ func (s *Service) executeE2B(w http.ResponseWriter, r *http.Request) {
 	case err == nil:
 	case out.begun: // it waited for its turn
 		f := failureOf(err)
-		ev := failure("ContextError", f.Text)
+		ev := drivers.Failure("ContextError", f.Text)
 		_ = out.write(&ev)
 		_ = out.write(&Event{Type: eventEnd})
 	default:
@@ -218,7 +219,7 @@ func (l *lines) write(e *Event) error {
 		l.w.WriteHeader(http.StatusOK)
 	}
 	_ = l.control.SetWriteDeadline(time.Now().Add(writeLimit))
-	_, err := l.w.Write(e.line())
+	_, err := l.w.Write(e.Line())
 	if err == nil {
 		err = l.control.Flush()
 	}

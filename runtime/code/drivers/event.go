@@ -1,6 +1,4 @@
-//go:build linux
-
-package code
+package drivers
 
 import (
 	"bytes"
@@ -26,31 +24,31 @@ type Event struct {
 
 // The types of events.
 const (
-	eventCount     = "number_of_executions"
-	eventStdout    = "stdout"
-	eventStderr    = "stderr"
-	eventResult    = "result"
-	eventError     = "error"
-	eventKeepalive = "keepalive"
-	eventEnd       = "end_of_execution"
-	eventRestarted = "context_restarted" // only for clients that ask for it
+	Count     = "number_of_executions"
+	Stdout    = "stdout"
+	Stderr    = "stderr"
+	Result    = "result"
+	Error     = "error"
+	Keepalive = "keepalive"
+	End       = "end_of_execution"
+	Restarted = "context_restarted" // only for clients that ask for it
 )
 
-// line is the event as a line of JSON. It is ASCII: a client may decode each
+// Line is the event as a line of JSON. It is ASCII: a client may decode each
 // piece that the network delivers for itself.
-func (e *Event) line() []byte {
+func (e *Event) Line() []byte {
 	m := map[string]any{"type": e.Type}
 	switch e.Type {
-	case eventCount:
+	case Count:
 		m["execution_count"] = e.Count
-	case eventStdout, eventStderr:
+	case Stdout, Stderr:
 		m["text"] = e.Text
 		m["timestamp"] = e.Time.UnixNano()
-	case eventResult:
+	case Result:
 		for k, v := range e.Result {
 			m[k] = v
 		}
-	case eventError:
+	case Error:
 		m["name"], m["value"], m["traceback"] = e.Name, e.Value, e.Traceback
 	}
 	return append(ascii(encode(m)), '\n')
@@ -101,8 +99,8 @@ func result(data map[string]json.RawMessage, main bool) Event {
 	extra := map[string]any{}
 	var dropped []string
 	for mime, raw := range data {
-		if len(raw) > maxResult {
-			dropped = append(dropped, fmt.Sprintf("%s: %d bytes, above the limit of %d", mime, len(raw), maxResult))
+		if len(raw) > MaxResult {
+			dropped = append(dropped, fmt.Sprintf("%s: %d bytes, above the limit of %d", mime, len(raw), MaxResult))
 			continue
 		}
 		name, ok := fields[mime]
@@ -125,7 +123,7 @@ func result(data map[string]json.RawMessage, main bool) Event {
 	if len(extra) > 0 {
 		m["extra"] = extra
 	}
-	return Event{Type: eventResult, Result: m}
+	return Event{Type: Result, Result: m}
 }
 
 // unquoted removes the quotes around a text.
@@ -136,9 +134,11 @@ func unquoted(s string) string {
 	return s
 }
 
-func failure(name, value string, traceback ...string) Event {
+// Failure is the event of an error; without a traceback it is made up of the other
+// two.
+func Failure(name, value string, traceback ...string) Event {
 	if len(traceback) == 0 {
 		traceback = []string{name + ": " + value}
 	}
-	return Event{Type: eventError, Name: name, Value: value, Traceback: strings.Join(traceback, "\n")}
+	return Event{Type: Error, Name: name, Value: value, Traceback: strings.Join(traceback, "\n")}
 }

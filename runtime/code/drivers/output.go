@@ -1,6 +1,4 @@
-//go:build linux
-
-package code
+package drivers
 
 import (
 	"bytes"

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envd"
+	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -57,8 +58,11 @@ type Execution struct {
 	// Restarted says that the context was new: its process had died before.
 	Restarted bool
 	// Via is the way that was taken: "runtime", the interpreter of our own
-	// server, or "port", one that serves port 49999.
+	// server, "port", one that serves port 49999, or "process", an interpreter
+	// that this handle has started in a sandbox that offers neither.
 	Via string
+
+	ended bool // the last line was there
 }
 
 // Text is the text of the main result, "" without one.
@@ -133,9 +137,10 @@ func (r *CodeResult) Formats() []string {
 type CodeContext struct {
 	ID       string
 	Language string
-	Dir      string // working directory at the start
+	Dir      string // working directory at the start; empty: not started yet
 
-	sb *Sandbox
+	sb     *Sandbox
+	driven *drivenContext // nil: the sandbox has it
 }
 
 // CodeContextOptions say how a context starts.
@@ -147,9 +152,9 @@ type CodeContextOptions struct {
 // is first needed. Ending ctx interrupts the cell. A nil opts is the zero
 // CodeOptions. Errors: [ErrInterpreterMissing] where the language's program is
 // not installed, E3011 for an unknown language, [ErrNotSupported] where the
-// sandbox has no code interpreter.
+// sandbox has no code interpreter and none can be started in it.
 func (sb *Sandbox) RunCode(ctx context.Context, code string, opts *CodeOptions) (*Execution, error) {
-	return sb.runCode(ctx, code, "", opts)
+	return sb.runCode(ctx, code, nil, opts)
 }
 
 // Code makes a context and starts its interpreter; an empty language is Python.
@@ -162,8 +167,23 @@ func (sb *Sandbox) Code(ctx context.Context, language string, opts *CodeContextO
 	if opts != nil && opts.Dir != "" {
 		body["cwd"] = opts.Dir
 	}
+	const op = "make code context"
+	if driven, err := sb.drives(ctx, op); err != nil {
+		return nil, err
+	} else if driven {
+		leave, err := sb.enter()
+		if err != nil {
+			return nil, err
+		}
+		defer leave()
+		c, err := sb.makeDriven(ctx, op, language, body["cwd"])
+		if err != nil {
+			return nil, err
+		}
+		return c.public(sb), nil
+	}
 	var c contextWire
-	if err := sb.askInterpreter(ctx, "make code context", http.MethodPost, "/contexts", body, &c); err != nil {
+	if err := sb.askInterpreter(ctx, op, http.MethodPost, "/contexts", body, &c); err != nil {
 		return nil, err
 	}
 	return &CodeContext{ID: c.ID, Language: c.Language, Dir: c.Dir, sb: sb}, nil
@@ -175,10 +195,23 @@ type contextWire struct {
 	Dir      string `json:"cwd"`
 }
 
-// CodeContexts lists the contexts of the sandbox, the default ones included. An
-// error ends the sequence.
+// CodeContexts lists the contexts of the sandbox, the default ones included; where
+// the sandbox has no interpreter, those of this handle. An error ends the sequence.
 func (sb *Sandbox) CodeContexts(ctx context.Context) iter.Seq2[*CodeContext, error] {
 	return func(yield func(*CodeContext, error) bool) {
+		driven, err := sb.drives(ctx, "list code contexts")
+		if err != nil {
+			yield(nil, err)
+			return
+		}
+		if driven {
+			for _, c := range sb.listDriven() {
+				if !yield(c.public(sb), nil) {
+					return
+				}
+			}
+			return
+		}
 		var list []contextWire
 		if err := sb.askInterpreter(ctx, "list code contexts", http.MethodGet, "/contexts", struct{}{}, &list); err != nil {
 			yield(nil, err)
@@ -198,17 +231,32 @@ func (c *CodeContext) Run(ctx context.Context, code string, opts *CodeOptions) (
 	if opts != nil && opts.Language != "" {
 		return nil, errdefs.New("E3011", "run code", "a context has its language already")
 	}
-	return c.sb.runCode(ctx, code, c.ID, opts)
+	return c.sb.runCode(ctx, code, c, opts)
 }
 
 // Restart gives the context a new process; its state is gone, and a cell that runs
 // fails.
 func (c *CodeContext) Restart(ctx context.Context) error {
+	if c.driven != nil {
+		leave, err := c.sb.enter()
+		if err != nil {
+			return err
+		}
+		defer leave()
+		return c.sb.restartDriven(ctx, "restart code context", c.driven)
+	}
 	return c.sb.askInterpreter(ctx, "restart code context", http.MethodPost, "/contexts/"+url.PathEscape(c.ID)+"/restart", struct{}{}, nil)
 }
 
 // Close ends the context and what it runs. One that is gone is not an error.
 func (c *CodeContext) Close() error {
+	if c.driven != nil {
+		if leave, err := c.sb.enter(); err == nil { // else it ended with the handle
+			c.sb.dropDriven(c.driven)
+			leave()
+		}
+		return nil
+	}
 	err := c.sb.askInterpreter(c.sb.life, "end code context", http.MethodDelete, "/contexts/"+url.PathEscape(c.ID), struct{}{}, nil)
 	if errors.Is(err, ErrProcessGone) {
 		return nil
@@ -216,22 +264,76 @@ func (c *CodeContext) Close() error {
 	return err
 }
 
-// interpreter is a client of the code interpreter, to be closed by the caller.
-func (sb *Sandbox) interpreter(ctx context.Context, op string) (c *envd.Client, via string, err error) {
+// drives reports whether this handle starts interpreters itself: nothing serves
+// port 49999, and the runtime is not ours.
+func (sb *Sandbox) drives(ctx context.Context, op string) (bool, error) {
+	_, via, err := sb.way(ctx, op)
+	return via == "process", err
+}
+
+// way is how the code interpreter is reached, and its port where that has a way of
+// its own. What was found is kept: contexts are on one way only.
+func (sb *Sandbox) way(ctx context.Context, op string) (ep providers.Endpoint, via string, err error) {
 	if err := sb.usable(); err != nil {
-		return nil, "", err
+		return ep, "", err
 	}
 	if sb.channels { // the connection leads to our runtime itself
-		c, err = sb.envd.Interpreter("", nil)
-		return c, "runtime", err
+		return ep, "runtime", nil
 	}
-	ep, err := sb.portEndpoint(ctx, op, 49999)
-	if err != nil {
-		return nil, "", sb.explain(ctx, err)
+	sb.codes.mu.Lock()
+	known := sb.codes.via
+	sb.codes.mu.Unlock()
+	if known == "process" {
+		return ep, known, nil
+	}
+	f, ferr := sb.envd.Features(ctx)
+	ep, err = sb.portEndpoint(ctx, op, 49999)
+	switch {
+	case ferr == nil && f.Code && (err == nil || errors.Is(err, ErrNotSupported)):
+		return ep, "runtime", nil // without an endpoint, over the connection of the runtime
+	case err == nil && (known != "" || ferr != nil || f != envd.Features{}):
+		return ep, "port", nil
+	case err == nil:
+		err = sb.probeInterpreter(ctx, op, ep)
+	case !errors.Is(err, ErrNotSupported) || ferr != nil || f != envd.Features{}:
+		return ep, "", sb.explain(ctx, err)
 	}
 	via = "port"
-	if f, err := sb.envd.Features(ctx); err == nil && f.Code {
-		via = "runtime"
+	if errors.Is(err, ErrNotSupported) || errors.Is(err, ErrProcessGone) || errdefs.CodeOf(err) == "E5001" {
+		via, err = "process", nil
+	}
+	if err != nil {
+		return ep, "", sb.explain(ctx, err)
+	}
+	sb.codes.mu.Lock()
+	defer sb.codes.mu.Unlock()
+	if sb.codes.via == "" {
+		sb.codes.via = via
+	}
+	return ep, sb.codes.via, nil
+}
+
+// probeInterpreter asks whether something serves port 49999. An error of code
+// E3010, E8004 or E5001 says that nothing does.
+func (sb *Sandbox) probeInterpreter(ctx context.Context, op string, ep providers.Endpoint) error {
+	c, err := sb.envd.Interpreter(ep.URL, ep.Headers)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	answer, err := c.Ask(ctx, op, http.MethodGet, "/health", struct{}{}, nil, false)
+	if err != nil {
+		return err
+	}
+	return answer.Close()
+}
+
+// interpreter is a client of the code interpreter, to be closed by the caller; nil
+// for the way "process".
+func (sb *Sandbox) interpreter(ctx context.Context, op string) (c *envd.Client, via string, err error) {
+	ep, via, err := sb.way(ctx, op)
+	if err != nil || via == "process" {
+		return nil, via, err
 	}
 	c, err = sb.envd.Interpreter(ep.URL, ep.Headers)
 	return c, via, err
@@ -244,9 +346,12 @@ func (sb *Sandbox) askInterpreter(ctx context.Context, op, method, path string, 
 		return err
 	}
 	defer leave()
-	c, _, err := sb.interpreter(ctx, op)
-	if err != nil {
+	c, via, err := sb.interpreter(ctx, op)
+	switch {
+	case err != nil:
 		return err
+	case via == "process": // the context is of another time, or another handle
+		return errdefs.New("E3010", op, "the sandbox has no code interpreter")
 	}
 	defer c.Close()
 	answer, err := c.Ask(ctx, op, method, path, body, nil, false)
@@ -264,7 +369,7 @@ func (sb *Sandbox) askInterpreter(ctx context.Context, op, method, path string, 
 	return nil
 }
 
-func (sb *Sandbox) runCode(ctx context.Context, code, id string, opts *CodeOptions) (*Execution, error) {
+func (sb *Sandbox) runCode(ctx context.Context, code string, in *CodeContext, opts *CodeOptions) (*Execution, error) {
 	const op = "run code"
 	var o CodeOptions
 	if opts != nil {
@@ -272,6 +377,9 @@ func (sb *Sandbox) runCode(ctx context.Context, code, id string, opts *CodeOptio
 	}
 	if o.Timeout == 0 {
 		o.Timeout = DefaultCodeTimeout
+	}
+	if in != nil && in.driven != nil {
+		return sb.runDriven(ctx, op, in.driven, code, &o)
 	}
 	leave, err := sb.enter()
 	if err != nil {
@@ -282,11 +390,22 @@ func (sb *Sandbox) runCode(ctx context.Context, code, id string, opts *CodeOptio
 	if err != nil {
 		return nil, err
 	}
+	if via == "process" {
+		id := ""
+		if in != nil {
+			id = in.ID
+		}
+		d, err := sb.driven(op, id, o.Language)
+		if err != nil {
+			return nil, err
+		}
+		return sb.runDriven(ctx, op, d, code, &o)
+	}
 	defer c.Close()
 	body := map[string]any{"code": code}
 	switch {
-	case id != "":
-		body["context_id"] = id
+	case in != nil:
+		body["context_id"] = in.ID
 	case o.Language != "":
 		body["language"] = o.Language
 	}
@@ -333,50 +452,58 @@ func (e *Execution) read(r io.Reader, o *CodeOptions) error {
 	const op = "run code"
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxCodeLine)
-	ended := false
 	for lines.Scan() {
 		if len(lines.Bytes()) == 0 {
 			continue
 		}
-		var l codeLine
-		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
-			return errdefs.Wrap("E3006", op, "malformed answer", err)
-		}
-		switch l.Type {
-		case "number_of_executions":
-			e.Count = l.Count
-		case "stdout":
-			e.Stdout = append(e.Stdout, l.Text)
-			if o.OnStdout != nil {
-				o.OnStdout(l.Text)
-			}
-		case "stderr":
-			e.Stderr = append(e.Stderr, l.Text)
-			if o.OnStderr != nil {
-				o.OnStderr(l.Text)
-			}
-		case "error":
-			e.Error = &l.ExecutionError
-		case "context_restarted":
-			e.Restarted = true
-		case "end_of_execution":
-			ended = true
-		case "result":
-			var res CodeResult
-			if err := json.Unmarshal(lines.Bytes(), &res); err != nil {
-				return errdefs.Wrap("E3006", op, "malformed result", err)
-			}
-			e.Results = append(e.Results, res)
-			if o.OnResult != nil {
-				o.OnResult(&res)
-			}
+		if err := e.take(lines.Bytes(), o); err != nil {
+			return err
 		}
 	}
 	if err := lines.Err(); err != nil {
 		return err
 	}
-	if !ended {
+	if !e.ended {
 		return errdefs.New("E5003", op, "the answer ended before the cell did")
+	}
+	return nil
+}
+
+// take takes one line.
+func (e *Execution) take(line []byte, o *CodeOptions) error {
+	const op = "run code"
+	var l codeLine
+	if err := json.Unmarshal(line, &l); err != nil {
+		return errdefs.Wrap("E3006", op, "malformed answer", err)
+	}
+	switch l.Type {
+	case "number_of_executions":
+		e.Count = l.Count
+	case "stdout":
+		e.Stdout = append(e.Stdout, l.Text)
+		if o.OnStdout != nil {
+			o.OnStdout(l.Text)
+		}
+	case "stderr":
+		e.Stderr = append(e.Stderr, l.Text)
+		if o.OnStderr != nil {
+			o.OnStderr(l.Text)
+		}
+	case "error":
+		e.Error = &l.ExecutionError
+	case "context_restarted":
+		e.Restarted = true
+	case "end_of_execution":
+		e.ended = true
+	case "result":
+		var res CodeResult
+		if err := json.Unmarshal(line, &res); err != nil {
+			return errdefs.Wrap("E3006", op, "malformed result", err)
+		}
+		e.Results = append(e.Results, res)
+		if o.OnResult != nil {
+			o.OnResult(&res)
+		}
 	}
 	return nil
 }

@@ -49,6 +49,7 @@ type Sandbox struct {
 	asleep bool  // guarded by mu; it hibernates, so Close leaves it
 
 	forwards forwards // of ports
+	codes    drivenContexts
 }
 
 // newSandbox makes a handle from what a provider returned.

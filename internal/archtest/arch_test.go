@@ -81,13 +81,13 @@ var rules = []rule{
 	{pkg: "sandboxfn/sandboxtest", project: []string{"sandboxfn", errdefs, "sandboxfn/worker", "internal/frame", "internal/envelope", "internal/artifact"}, foreign: []string{xsys}},
 	{pkg: "sandboxfn", project: []string{
 		errdefs, "sandboxfn/worker", "providers", "providers/local", "providers/e2b", "providers/fc",
-		"internal/config", "internal/netrule", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/version", "templates/model",
+		"internal/config", "internal/netrule", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/version", "templates/model", "runtime/code/drivers",
 	}, foreign: []string{connect, protobuf, "github.com/klauspost/compress"}},
 	{pkg: "templates/model"},
 	{pkg: "templates", project: []string{errdefs, "internal/netrule", "templates/model"}, foreign: []string{
 		"github.com/goccy/go-yaml", "github.com/google/go-containerregistry", "github.com/klauspost/compress", "golang.org/x/mod", xsys,
 	}},
-	{pkg: "runtime/code/drivers"},
+	{pkg: "runtime/code/drivers"}, // sandboxfn links it: nothing of the server
 	{pkg: "runtime/cmd/...", project: []string{"providers", "providers/local", "runtime/...", errdefs, "internal/version", "internal/gateway", "templates/model"}},
 	{pkg: "runtime/...", project: []string{errdefs, "internal/pb/...", "internal/version", "runtime/...", "templates/model"}, foreign: []string{
 		connect, protobuf, xsys, "github.com/creack/pty", "github.com/gorilla/mux", "github.com/coder/websocket",

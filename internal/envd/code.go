@@ -54,7 +54,7 @@ func (c *Client) Ask(ctx context.Context, op, method, path string, body any, hea
 	req.Header.Set("Content-Type", "application/json")
 	res, err := c.http.Do(req)
 	if err != nil {
-		cancel()
+		defer cancel() // after the error was explained by ctx
 		return nil, wrapTransport(ctx, op, err)
 	}
 	answer := &answerBody{ctx: ctx, op: op, body: res.Body, done: cancel}

@@ -31,14 +31,18 @@ type Process interface {
 
 // Limits of a context.
 const (
-	MaxOutput   = 1 << 20  // bytes of each output of one cell that are kept
-	MaxResult   = 10 << 20 // bytes of one form of a result
-	MaxLine     = 64 << 20 // bytes of one line of the driver
-	maxQueued   = 32 << 20 // bytes of results that wait for a slow client
-	stderrTail  = 4 << 10  // bytes of stderr in the report of a death
-	readyLimit  = time.Minute
-	lastWords   = 200 * time.Millisecond // for events after the end of the process
-	markerLimit = time.Second            // for output after the end, when the cell has taken the descriptors away
+	MaxOutput  = 1 << 20  // bytes of each output of one cell that are kept
+	MaxResult  = 10 << 20 // bytes of one form of a result
+	MaxLine    = 64 << 20 // bytes of one line of the driver
+	maxQueued  = 32 << 20 // bytes of results that wait for a slow client
+	stderrTail = 4 << 10  // bytes of stderr in the report of a death
+	readyLimit = time.Minute
+	lastWords  = time.Second // for events after the end of the process
+
+	// For output after the end, when the cell has taken the descriptors away: how
+	// long none may come, and all together.
+	markerLimit = time.Second
+	outputLimit = 10 * time.Second
 )
 
 // message is a line of the driver.

@@ -58,6 +58,7 @@ func (e *Engine) Run(ctx context.Context, cell *Cell, say func(*Event)) (alive b
 	}
 	gone := ctx.Done()
 	timedOut, interrupted, ended := false, false, false
+	var latest time.Time // for output after the end
 	interrupt := func() {
 		if interrupted {
 			return
@@ -89,6 +90,9 @@ func (e *Engine) Run(ctx context.Context, cell *Cell, say func(*Event)) (alive b
 				timeoutEvent(cell, timedOut, "kept", say)
 				return true
 			}
+			if ended { // a slow network may still carry some
+				settle = time.After(min(markerLimit, time.Until(latest)))
+			}
 		case got := <-e.ends:
 			if got != id {
 				continue
@@ -97,6 +101,7 @@ func (e *Engine) Run(ctx context.Context, cell *Cell, say func(*Event)) (alive b
 			if e.settled() {
 				notify(e.wake)
 			}
+			latest = time.Now().Add(outputLimit)
 			settle = time.After(markerLimit)
 		case <-settle:
 			finish()

@@ -15,6 +15,7 @@ import (
 const (
 	defaultRun = 30 * time.Second
 	maxRun     = 300 * time.Second
+	maxResults = 64 << 20 // bytes of results in one answer
 )
 
 // runRequest is the body of POST /code/run.
@@ -36,7 +37,12 @@ type runResponse struct {
 	Count    int              `json:"execution_count"`
 	Results  []map[string]any `json:"results"`
 	Error    *runError        `json:"error,omitempty"`
+
+	size int // of Results
 }
+
+// errResults is that there are more than one answer can hold.
+var errResults = fail(http.StatusRequestEntityTooLarge, "E5010", "the results are larger than %d bytes; the cell was interrupted. Ask for text/event-stream", maxResults)
 
 type runError struct {
 	Name      string `json:"name"`
@@ -62,6 +68,7 @@ func (s *Service) Endpoints() []endpoint.Endpoint {
 			Errors: append([]endpoint.Error{
 				{Status: 404, Code: "E3010", Summary: "no such context"},
 				{Status: 408, Code: "E3001", Summary: "the code took longer than its timeout"},
+				{Status: 413, Code: "E5010", Summary: "more than 64 MiB of results; ask for events"},
 			}, rowErrors...),
 			Handle: s.runRow,
 		},
@@ -142,6 +149,10 @@ func (s *Service) runRow(w http.ResponseWriter, r *http.Request) {
 		asJSON(w, failureOf(err))
 		return
 	}
+	if res.size > maxResults {
+		asJSON(w, failureOf(errResults))
+		return
+	}
 	if res.Error != nil && res.Error.Name == "TimeoutError" {
 		asJSON(w, &Failure{http.StatusRequestTimeout, "E3001", res.Error.Value})
 		return
@@ -150,7 +161,7 @@ func (s *Service) runRow(w http.ResponseWriter, r *http.Request) {
 	writeJSON(w, res)
 }
 
-// add collects an event.
+// add collects an event. When it fails, the cell is interrupted.
 func (res *runResponse) add(e *Event) error {
 	switch e.Type {
 	case eventStdout:
@@ -158,6 +169,10 @@ func (res *runResponse) add(e *Event) error {
 	case eventStderr:
 		res.Stderr += e.Text
 	case eventResult:
+		if res.size += len(e.Line()); res.size > maxResults {
+			res.Results = nil
+			return errResults
+		}
 		res.Results = append(res.Results, e.Result)
 	case eventCount:
 		res.Count = e.Count

@@ -114,8 +114,12 @@ func failureOf(err error) *Failure {
 	return &Failure{http.StatusInternalServerError, "E3003", err.Error()}
 }
 
-// as is the context of a request, with the user that it names.
+// as is the context of a request, with the user that it names: for the HTTP API it
+// is there already.
 func (s *Service) as(r *http.Request) (context.Context, error) {
+	if account.FromContext(r.Context()) != nil {
+		return r.Context(), nil
+	}
 	name, _, _ := r.BasicAuth()
 	u, err := s.opts.Users.Lookup(name)
 	if err != nil {

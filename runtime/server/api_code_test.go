@@ -3,6 +3,8 @@
 package server
 
 import (
+	"net/http"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -23,6 +25,34 @@ type codeAnswer struct {
 	Millis                   int64 `json:"execution_time_ms"`
 	Results                  []map[string]any
 	Error                    *struct{ Name, Value, Traceback string }
+}
+
+// TestAPICodeUser: code runs as the user that the header names, as all else.
+func TestAPICodeUser(t *testing.T) {
+	needBash(t)
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	r := newRig(t, func(o *Options) { o.CanSwitchUser = true; o.DefaultWorkDir = "/" })
+	var a codeAnswer
+	var c struct{ ID string }
+	r.call(t, "POST", "/code/contexts", `{"language":"bash","cwd":"/"}`, "Sandbox-User", "nobody").into(t, &c)
+	r.call(t, "POST", "/code/run", `{"context_id":`+quote(c.ID)+`,"code":"id -un"}`).into(t, &a)
+	if a.Stdout != "nobody\n" {
+		t.Errorf("it ran as %q", a.Stdout)
+	}
+}
+
+// TestAPICodeResults: an answer that would not end is ended.
+func TestAPICodeResults(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip(err)
+	}
+	r := newRig(t, nil)
+	a := r.call(t, "POST", "/code/run", `{"code":"while True: display('x' * 5000000)"}`)
+	if a.status != http.StatusRequestEntityTooLarge || a.code != "E5010" {
+		t.Errorf("status %d %s, %d bytes", a.status, a.code, len(a.body))
+	}
 }
 
 // TestAPICode runs code once, and in a context that keeps its state.

@@ -34,6 +34,11 @@ type TemplateBuild struct {
 	Files fs.FS           // that steps copy from; nil: no step copies
 	Fresh bool            // run every step, whatever is kept of earlier builds
 
+	// Engine builds the Dockerfile of Model: "podman", or "auto" for one that this
+	// machine has. Empty: auto where Model has a Dockerfile, else none, and the steps
+	// are run by the provider. Files are then what the Dockerfile is built in.
+	Engine string
+
 	// Network is what the steps can reach; nil: as the template says for builds,
 	// and the sandbox itself where it says nothing.
 	Network *NetworkPolicy

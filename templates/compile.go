@@ -16,15 +16,15 @@ import (
 // Compiled is a template with its files, ready for a builder.
 type Compiled struct {
 	Template *model.Template // joined with what it is based on
-	Dir      string          // folder that its copy steps read; empty when there are none
+	Dir      string          // folder that its copy steps or its Dockerfile read; empty when there is none
 	Notices  []string        // of [Resolved]
 
 	temporary bool
 }
 
 // Compile resolves a template and puts the files that its steps copy into one
-// folder: its own where nothing else is needed, else a temporary one that Close
-// removes. Options and errors are those of [Resolve].
+// folder: its own where nothing else is needed, or it has a Dockerfile, which sees all
+// of it; else a temporary one that Close removes. Options and errors are those of [Resolve].
 func Compile(ctx context.Context, ref string, o *ResolveOptions) (*Compiled, error) {
 	r, err := Resolve(ctx, ref, o)
 	if err != nil {
@@ -42,7 +42,7 @@ func Compile(ctx context.Context, ref string, o *ResolveOptions) (*Compiled, err
 			copies--
 		}
 	}
-	if dir := r.Layers[0].Dir; copies == 0 && dir != "" {
+	if dir := r.Layers[0].Dir; dir != "" && (copies == 0 || own.Dockerfile != "") {
 		c.Dir = dir
 		return c, nil
 	}

@@ -183,6 +183,9 @@ func (s *imageStore) pullAs(ctx context.Context, ref, digest string) (*savedImag
 	if img := s.known(ctx, digest); img != nil {
 		return img, nil
 	}
+	if strings.HasPrefix(ref, builtPrefix) {
+		return nil, builtGone(ref)
+	}
 	if named, ok := withDigest(ref, digest); ok {
 		return s.pull(ctx, named)
 	}
@@ -329,11 +332,7 @@ func (s *imageStore) has(ctx context.Context, digest string) bool {
 	}
 	defer d.close()
 	if !intact {
-		var l savedLayer
-		b, err := s.layers.read(digest+".json", 64<<10)
-		if err == nil {
-			err = json.Unmarshal(b, &l)
-		}
+		l, err := s.saved(digest)
 		if err == nil {
 			var seal string
 			if seal, err = layertar.Seal(d.f); err == nil && seal != l.Seal {
@@ -350,6 +349,15 @@ func (s *imageStore) has(ctx context.Context, digest string) bool {
 	}
 	_ = unix.UtimesNanoAt(s.layers.fd(), digest+".json", nil, unix.AT_SYMLINK_NOFOLLOW)
 	return true
+}
+
+// saved reads what is written down about a layer.
+func (s *imageStore) saved(digest string) (l savedLayer, err error) {
+	b, err := s.layers.read(digest+".json", 64<<10)
+	if err == nil {
+		err = json.Unmarshal(b, &l)
+	}
+	return l, err
 }
 
 // add makes a layer be here. One process at a time fetches it, and the others

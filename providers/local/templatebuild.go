@@ -56,6 +56,10 @@ type templateBuild struct {
 // copied files and steps before it, is not run again. Builds of the same content
 // wait for each other, in other processes too.
 //
+// A template with a Dockerfile is built by an engine of this machine, which does
+// not keep to any of this, and its image is taken over. The image is not built again
+// while the Dockerfile and the files are the same.
+//
 // Errors: E2004 for a template that makes no sense, E8004 for what cannot be
 // built here, E7010 for a step that fails. After an error, or when ctx ends,
 // nothing is left of the build.
@@ -70,6 +74,9 @@ func (p *Provider) BuildTemplate(ctx context.Context, req providers.TemplateBuil
 	}
 	defer done()
 	b := &templateBuild{p: p, t: t, req: req, m: req.Model, mapping: mappingKind()}
+	if b.byEngine() {
+		return b.buildByEngine(ctx)
+	}
 	if err := b.check(ctx); err != nil {
 		return nil, err
 	}
@@ -103,21 +110,24 @@ func (b *templateBuild) tell(e providers.BuildEvent) {
 	}
 }
 
-// check finds out what there is to do, and refuses what cannot be.
-func (b *templateBuild) check(ctx context.Context) error {
+// checkNames refuses names and values that cannot be.
+func (b *templateBuild) checkNames() error {
 	m := b.m
 	switch {
 	case m == nil || m.Name == "" || len(m.Name) > maxNameBytes:
 		return &errdefs.Error{Code: "E2004", Op: opBuild, Message: "the template has no name, or one that is too long"}
 	case m.Name == baseTemplate:
 		return &errdefs.Error{Code: "E2004", Op: opBuild, Message: "the name base is that of the tree of this machine", Suggestion: "give the template another name"}
-	case m.Dockerfile != "":
-		return &errdefs.Error{Code: "E8004", Op: opBuild, Message: "template " + m.Name + " is made by a Dockerfile of its own, and provider local builds from steps",
-			Suggestion: "declare base and build in the template, or build the image elsewhere and name it as the base"}
 	}
-	if err := errors.Join(checkEnv(m.Env), checkUser(m.User)); err != nil {
+	return errors.Join(checkEnv(m.Env), checkUser(m.User))
+}
+
+// check finds out what there is to do, and refuses what cannot be.
+func (b *templateBuild) check(ctx context.Context) error {
+	if err := b.checkNames(); err != nil {
 		return err
 	}
+	m := b.m
 	b.network = b.req.Network
 	if b.network == nil {
 		b.network = networkPolicy(m.BuildNetwork)

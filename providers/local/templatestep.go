@@ -233,11 +233,7 @@ func (s *buildStep) archive(files fs.FS, w io.Writer) error {
 // keys are the names of the results of the steps: each depends on all that comes
 // before it. The last one is that of the whole.
 func (b *templateBuild) chooseKeys() error {
-	add := func(before string, parts ...any) (string, error) {
-		sum := sha256.New()
-		fmt.Fprintf(sum, "template 1\n%s\n", before)
-		return sumJSON(sum, parts)
-	}
+	add := b.sum
 	key, err := add(b.baseKey, b.mapping, b.env(), b.workDir(), b.user(), b.m.Shell)
 	if err != nil {
 		return err
@@ -262,6 +258,12 @@ func (b *templateBuild) chooseKeys() error {
 	}
 	b.saved.Digest, err = add(key, b.m)
 	return err
+}
+
+func (b *templateBuild) sum(before string, parts ...any) (string, error) {
+	sum := sha256.New()
+	fmt.Fprintf(sum, "template 1\n%s\n", before)
+	return sumJSON(sum, parts)
 }
 
 func sumJSON(sum hash.Hash, parts []any) (string, error) {

@@ -45,6 +45,11 @@ type savedTemplate struct {
 	CreatedAt time.Time       `json:"created_at"`
 	Root      savedRoot       `json:"root,omitzero"`
 	Steps     []builtStep     `json:"steps,omitempty"`
+
+	// Of an image that an engine has built: the hash of what it was built from, and
+	// how much its files take.
+	Engine string `json:"engine,omitempty"`
+	Bytes  int64  `json:"bytes,omitempty"`
 }
 
 // builtStep is what a step left.
@@ -63,7 +68,7 @@ func (s *savedTemplate) files() fileSet {
 }
 
 func (s *savedTemplate) public() *providers.Template {
-	t := &providers.Template{Name: s.Model.Name, Model: s.Model, Digest: s.Digest, CreatedAt: s.CreatedAt}
+	t := &providers.Template{Name: s.Model.Name, Model: s.Model, Digest: s.Digest, CreatedAt: s.CreatedAt, Size: s.Bytes}
 	for _, step := range s.Steps {
 		t.Size += step.Size
 	}

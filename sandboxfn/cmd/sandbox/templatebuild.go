@@ -42,8 +42,13 @@ func (a *app) buildCommand() *cobra.Command {
 		Long: `Build finds a template, runs its build steps and keeps what they make under its
 name, which it prints: "sandbox create --template NAME" takes it. Steps that were
 done before are not run again. When a step fails, its last lines are printed, and
-an earlier template of that name stays.`,
+an earlier template of that name stays.
+
+A Dockerfile in the folder of the template is built by podman, which must be
+installed. With --engine that is done for every template, by the Dockerfile that
+"sandbox template show --dockerfile" prints.`,
 		Example: `  sandbox template build ./tools
+  sandbox template build --engine podman ./tools
   sandbox create --template tools`,
 		Args: arguments(1, 1, "the name of a template"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -57,6 +62,11 @@ an earlier template of that name stays.`,
 			}
 			defer from.Close()
 			o.Dir = from.Dir
+			if o.Engine != "" && from.Template.Dockerfile == "" {
+				if from.Template.Dockerfile, err = templates.Dockerfile(from.Template); err != nil {
+					return err
+				}
+			}
 			news, done := a.buildNews(verbose)
 			o.Progress = news
 			t, err := c.BuildTemplate(cmd.Context(), from.Template, &o)
@@ -74,10 +84,12 @@ an earlier template of that name stays.`,
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "run every step, whatever is kept of earlier builds")
+	cmd.Flags().StringVar(&o.Engine, "engine", "", "`program` that builds the Dockerfile: podman, or auto (default: auto for a template that has one)")
 	cmd.Flags().StringVar(&o.Network, "network", "", "`what` the steps may reach, as for create (default: what the template says)")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print what the steps print to standard error")
 	jsonFlag(cmd, &asJSON)
 	complete(cmd, "network", networks)
+	complete(cmd, "engine", []string{"auto", "podman"})
 	return cmd
 }
 

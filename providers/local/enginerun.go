@@ -1,0 +1,253 @@
+//go:build linux
+
+package local
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+)
+
+const (
+	stopLimit  = 5 * time.Second  // for an engine to end by itself
+	cleanLimit = 60 * time.Second // for removing what it has kept
+	probeEnd   = 20 * time.Second // for it to say that it works
+)
+
+// engine is a program of this machine that builds Dockerfiles.
+type engine struct {
+	name, path string
+
+	graph    string // folder of its containers
+	runtime  string // program that runs the steps
+	rootless bool   // works in a user namespace
+}
+
+// findEngine looks for the engine that a build asks for. The environment, and with
+// it the settings of the engine, are those of this process.
+func findEngine(ctx context.Context, want string) (*engine, error) {
+	switch want {
+	case "", "auto", "podman":
+	default:
+		return nil, &errdefs.Error{Code: "E2011", Op: opBuild, Message: fmt.Sprintf("engine %q is unknown", clip(want)), Suggestion: "name podman, or auto"}
+	}
+	const install = "install podman (on Debian and Ubuntu: apt-get install podman)"
+	path, err := exec.LookPath("podman")
+	if err != nil {
+		return nil, &errdefs.Error{Code: "E8004", Op: opBuild, Message: "a Dockerfile is built by podman, which is not there", Err: err,
+			Suggestion: install + ", or declare base and build in the template instead"}
+	}
+	pctx, cancel := context.WithTimeout(ctx, probeEnd)
+	defer cancel()
+	out, err := engineCommand(pctx, path, nil, "info", "--format", "json").Output()
+	if err == nil {
+		var info struct {
+			Host struct {
+				OCIRuntime struct{ Path string }
+				Security   struct{ Rootless bool }
+			}
+			Store struct{ GraphRoot, GraphDriverName string }
+		}
+		if err = json.Unmarshal(out, &info); err == nil && info.Store.GraphRoot != "" {
+			return &engine{name: "podman", path: path, graph: filepath.Join(info.Store.GraphRoot, info.Store.GraphDriverName+"-containers"),
+				runtime: info.Host.OCIRuntime.Path, rootless: info.Host.Security.Rootless}, nil
+		}
+	}
+	if ctx.Err() != nil {
+		return nil, cancelled(ctx, opBuild)
+	}
+	if ee, ok := errors.AsType[*exec.ExitError](err); ok {
+		err = fmt.Errorf("%w: %s", err, clip(strings.TrimSpace(string(ee.Stderr))))
+	}
+	return nil, &errdefs.Error{Code: "E8004", Op: opBuild, Message: "a Dockerfile is built by podman, which does not work here", Err: err,
+		Suggestion: "make podman info work, or declare base and build in the template instead"}
+}
+
+// engineCommand is a command that ends with ctx, and with it what it has started
+// in its group. A nil env is that of this process.
+func engineCommand(ctx context.Context, path string, env []string, args ...string) *exec.Cmd {
+	c := exec.CommandContext(ctx, path, args...)
+	c.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.Cancel = func() error { return unix.Kill(-c.Process.Pid, unix.SIGTERM) }
+	c.WaitDelay = stopLimit
+	c.Env = env
+	return c
+}
+
+// engineRun is one build by an engine.
+type engineRun struct {
+	engine
+	dir       string // of this build alone
+	temporary string // where the engine keeps its temporary folders
+	env       []string
+	mark      string // by which what is left is found
+	network   string
+	fresh     bool
+}
+
+// newRun makes the folder of a build.
+func (e *engine) newRun() (*engineRun, error) {
+	tmp := cmp.Or(os.Getenv("TMPDIR"), "/var/tmp") // as engines do: /tmp is often in memory, and small
+	dir, err := os.MkdirTemp(tmp, "sandbox-build-")
+	if err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r := &engineRun{engine: *e, dir: dir, temporary: tmp, mark: randomText(20)}
+	if !e.rootless || os.Getenv("XDG_RUNTIME_DIR") != "" { // otherwise what runs is there too
+		r.temporary = filepath.Join(dir, "tmp")
+		r.env = append(os.Environ(), "TMPDIR="+r.temporary)
+	}
+	for _, d := range []string{r.context(), r.temporary} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(dir))
+		}
+	}
+	return r, nil
+}
+
+func (r *engineRun) dockerfile() string { return filepath.Join(r.dir, "Dockerfile") }
+func (r *engineRun) context() string    { return filepath.Join(r.dir, "context") }
+func (r *engineRun) layout() string     { return filepath.Join(r.dir, "layout") }
+func (r *engineRun) tag() string        { return "localhost/sandbox-build:" + r.mark }
+
+// markArg is a build argument that no Dockerfile uses. It is kept with the
+// container that the steps run in.
+const markArg = "SANDBOX_BUILD_MARK"
+
+// build runs the engine. Its intermediate images would stay behind, so that there
+// are none.
+func (r *engineRun) build(ctx context.Context, w io.Writer) error {
+	args := []string{"build", "--layers=false", "--force-rm", "--format", "oci", "--build-arg", markArg + "=" + r.mark, "--file", r.dockerfile(), "--tag", r.tag()}
+	if r.network != "" {
+		args = append(args, "--network", r.network)
+	}
+	if r.fresh {
+		args = append(args, "--no-cache")
+	}
+	c := engineCommand(ctx, r.path, r.env, append(args, r.context())...)
+	c.Stdout, c.Stderr = w, w // one pipe, so that lines keep their order
+	if err := c.Start(); err != nil {
+		return err
+	}
+	err := c.Wait()
+	if ctx.Err() != nil {
+		_ = unix.Kill(-c.Process.Pid, unix.SIGKILL) // an error means that all have ended
+	}
+	return err
+}
+
+// export writes the image as a file, and returns what it is called there.
+func (r *engineRun) export(ctx context.Context) (string, error) {
+	if err := r.tool(ctx, r.path, "save", "--quiet", "--format", "oci-dir", "--output", r.layout(), r.tag()); err != nil {
+		return "", err
+	}
+	return "oci:" + r.layout(), nil
+}
+
+// tool runs a program to its end; its error has what it printed.
+func (r *engineRun) tool(ctx context.Context, path string, args ...string) error {
+	out, err := engineCommand(ctx, path, r.env, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", filepath.Base(path), args[0], err, clip(string(bytes.TrimSpace(out))))
+	}
+	return nil
+}
+
+// clean removes what the engine has of the build. One that was stopped has left
+// the step, its container and files.
+func (r *engineRun) clean(ctx context.Context, failed bool) error {
+	var errs []error
+	if failed {
+		left, err := r.containers()
+		errs = append(errs, err, r.endSteps(ctx, left))
+		for _, id := range left {
+			errs = append(errs, r.tool(ctx, r.path, "rm", "--force", id))
+		}
+	}
+	if r.tool(ctx, r.path, "image", "exists", r.tag()) == nil {
+		errs = append(errs, r.tool(ctx, r.path, "rmi", r.tag()))
+	}
+	return errors.Join(append(errs, r.remove(ctx, r.dir))...)
+}
+
+func (r *engineRun) remove(ctx context.Context, dir string) error {
+	err := os.RemoveAll(dir)
+	if err != nil && r.rootless { // files of other users inside
+		err = r.tool(ctx, r.path, "unshare", "rm", "-rf", "--", dir)
+	}
+	return err
+}
+
+// maxEngineFile bounds a file that the engine has written about a container, in
+// bytes.
+const maxEngineFile = 4 << 20
+
+// readEngine reads such a file; false when it has gone, or is of somebody else.
+func readEngine(name string, to any) bool {
+	f, err := os.Open(name)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, maxEngineFile))
+	return err == nil && json.Unmarshal(text, to) == nil
+}
+
+// containers are those of the build: they have the mark.
+func (r *engineRun) containers() (ids []string, err error) {
+	files, err := filepath.Glob(filepath.Join(r.graph, "*", "userdata", "buildah.json"))
+	for _, name := range files {
+		var about struct{ Args map[string]string }
+		if readEngine(name, &about) && about.Args[markArg] == r.mark {
+			ids = append(ids, filepath.Base(filepath.Dir(filepath.Dir(name))))
+		}
+	}
+	return ids, err
+}
+
+// endSteps ends steps that run on, in containers of the build. A folder with their
+// configuration is among the temporary ones while they do, and has their name. Their
+// name of the machine is the beginning of the container's.
+func (r *engineRun) endSteps(ctx context.Context, containers []string) error {
+	found, err := filepath.Glob(filepath.Join(r.temporary, "buildah*", "config.json"))
+	if err != nil || r.runtime == "" {
+		return err
+	}
+	var errs []error
+	for _, f := range found {
+		var about struct{ Hostname string }
+		if !readEngine(f, &about) || !slices.ContainsFunc(containers, func(id string) bool { return len(id) > 12 && id[:12] == about.Hostname }) {
+			continue
+		}
+		dir := filepath.Dir(f)
+		args := []string{r.runtime, "delete", "--force", "buildah-" + filepath.Base(dir)}
+		if r.rootless {
+			args = append([]string{r.path, "unshare"}, args...)
+		}
+		err := r.tool(ctx, args[0], args[1:]...)
+		// It was not created yet, or has ended.
+		if err != nil && !strings.Contains(err.Error(), "does not exist") && !strings.Contains(err.Error(), "o such file") {
+			errs = append(errs, err)
+		}
+		errs = append(errs, r.remove(ctx, dir))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,297 @@
+//go:build linux
+
+package image
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/providers/local"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
+)
+
+// engineShell is the source of the one program of the images that are built here.
+// It is their shell: what its line says it does.
+const engineShell = `package main
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"time"
+)
+
+func main() {
+	line := os.Args[len(os.Args)-1]
+	fmt.Println("line", line)
+	switch line {
+	case "make":
+		os.MkdirAll("/opt/tool", 0o755)
+		os.WriteFile("/opt/tool/made", []byte("made"), 0o644)
+	case "net":
+		all, _ := net.Interfaces()
+		for _, i := range all {
+			fmt.Println("interface", i.Name)
+		}
+	case "fail":
+		fmt.Fprintln(os.Stderr, "because")
+		os.Exit(3)
+	case "wait":
+		time.Sleep(time.Hour)
+	case "look":
+		made, _ := os.ReadFile("/opt/tool/made")
+		file, _ := os.ReadFile("/etc/tool/conf")
+		link, _ := os.Readlink("/etc/tool/link")
+		dir, _ := os.Getwd()
+		fmt.Println(string(made), string(file), link, dir, os.Getenv("FROM_FILE"), os.Getenv("MINE"), os.Getuid() != 0)
+	}
+}
+`
+
+// engineBuild has a provider, an engine that works, and a folder with a program.
+type engineBuild struct {
+	p     *local.Provider
+	dir   string
+	lines []string
+	kinds []string
+	onto  func(providers.BuildEvent)
+}
+
+func newEngineBuild(t *testing.T) *engineBuild {
+	t.Helper()
+	b := &engineBuild{dir: t.TempDir()}
+	unusable := func(what string, err error) {
+		t.Helper()
+		if os.Getenv("CI") != "" {
+			t.Fatal(what, err)
+		}
+		t.Skip(what, err)
+	}
+	if _, err := exec.LookPath("podman"); err != nil {
+		unusable("no engine:", err)
+	}
+	// Of the runtimes of containers, runc works with every kind of control groups.
+	if path, err := exec.LookPath("runc"); err == nil {
+		conf := filepath.Join(t.TempDir(), "containers.conf")
+		if err := os.WriteFile(conf, fmt.Appendf(nil, "[engine]\nruntime = \"runc\"\ncgroup_manager = \"cgroupfs\"\n[engine.runtimes]\nrunc = [%q]\n", path), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		t.Setenv("CONTAINERS_CONF", conf)
+	}
+	if out, err := exec.Command("podman", "info").CombinedOutput(); err != nil {
+		unusable("podman does not work:", fmt.Errorf("%w: %s", err, out))
+	}
+	b.write(t, "src/main.go", engineShell)
+	cmd := exec.Command("go", "build", "-o", filepath.Join(b.dir, "shell"), filepath.Join(b.dir, "src/main.go"))
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	b.write(t, "etc/conf", "conf")
+	if err := os.Symlink("conf", filepath.Join(b.dir, "etc/link")); err != nil {
+		t.Fatal(err)
+	}
+	b.p = openLocal(t, stateDir(t))
+	before := inEngine(t)
+	t.Cleanup(func() {
+		if after := inEngine(t); after != before {
+			t.Errorf("the engine holds\n%s\nand before\n%s", after, before)
+		}
+	})
+	return b
+}
+
+func (b *engineBuild) write(t *testing.T, name, text string) {
+	t.Helper()
+	name = filepath.Join(b.dir, name)
+	if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// build builds steps over the program. What is told is noted.
+func (b *engineBuild) build(ctx context.Context, m model.Template, steps string) (*providers.Template, error) {
+	m.Name, m.BuildNetwork = "byengine", "none"
+	m.Dockerfile = "FROM scratch\nCOPY shell /bin/sh\n" + steps
+	b.lines, b.kinds = nil, nil
+	return b.p.BuildTemplate(ctx, providers.TemplateBuild{Model: &m, Files: os.DirFS(b.dir), Progress: func(e providers.BuildEvent) {
+		b.kinds = append(b.kinds, fmt.Sprintf("%s %d/%d", e.Kind, e.Step, e.Steps))
+		if e.Kind != providers.BuildDone {
+			b.lines = append(b.lines, e.Text)
+		}
+		if b.onto != nil {
+			b.onto(e)
+		}
+	}})
+}
+
+// inEngine is all that the engine has of images and containers, the steps that run,
+// and temporary folders.
+func inEngine(t *testing.T) string {
+	t.Helper()
+	var all []byte
+	for _, args := range [][]string{{"images", "--all", "--quiet"}, {"ps", "--all", "--external", "--quiet"}} {
+		out, err := exec.Command("podman", args...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, out...)
+	}
+	names, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, n := range names {
+		if line, _ := os.ReadFile(n); string(line) == "/bin/sh\x00-c\x00wait\x00" {
+			all = append(all, n...)
+		}
+	}
+	for _, pattern := range []string{"sandbox-build-*", "buildah*"} {
+		left, _ := filepath.Glob(filepath.Join(cmp.Or(os.Getenv("TMPDIR"), "/var/tmp"), pattern))
+		all = append(all, strings.Join(left, "\n")...)
+	}
+	return string(all)
+}
+
+const goodSteps = "COPY etc /etc/tool/\nENV FROM_FILE=1\nWORKDIR /work\nRUN make\nRUN net\n"
+
+// What an engine has built is used as what the provider builds, and built once.
+func TestEngineBuild(t *testing.T) {
+	b := newEngineBuild(t)
+	m := model.Template{Env: map[string]string{"MINE": "2"}, Policy: model.Policy{Files: model.FilePolicy{MaxBytes: 1 << 20}}}
+	first, err := b.build(t.Context(), m, goodSteps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := "\n" + strings.Join(b.lines, "\n") + "\n"
+	for _, want := range []string{"\nRUN make\nline make\n", "\ninterface lo\n"} {
+		if !strings.Contains(told, want) {
+			t.Errorf("not told %q: %s", want, told)
+		}
+	}
+	if strings.Count(told, "\ninterface ") != 1 {
+		t.Errorf("the build has a network: %s", told)
+	}
+	if got := strings.Join(b.kinds, ", "); !strings.HasPrefix(got, "started 1/7, ") || !strings.HasSuffix(got, "done 7/7, done 0/7") {
+		t.Errorf("told: %s", got)
+	}
+	if first.Size < 1<<20 {
+		t.Errorf("its size is %d", first.Size)
+	}
+	look := func() {
+		t.Helper()
+		sb, err := b.p.Create(t.Context(), providers.CreateRequest{Template: "byengine"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		const want = "line look\nmade conf conf /work 1 2 true\n"
+		if got := run(t, sb, "/bin/sh", "-c", "look"); got != want {
+			t.Errorf("in the sandbox: %q, want %q", got, want)
+		}
+		if err := b.p.Kill(t.Context(), sb.ID); err != nil {
+			t.Error(err)
+		}
+	}
+	look()
+
+	again, err := b.build(t.Context(), m, goodSteps)
+	if got := strings.Join(b.kinds, ", "); err != nil || got != "cached 1/1, done 0/1" || again.Digest != first.Digest {
+		t.Errorf("the same again: %s, %v", got, err)
+	}
+	// What is not of the image is kept without the engine.
+	m.Description = "another"
+	other, err := b.build(t.Context(), m, goodSteps)
+	if err != nil || b.kinds[0] != "cached 1/1" || other.Digest == first.Digest {
+		t.Errorf("another description: %q, %v", b.kinds, err)
+	}
+	look()
+	// A file of the folder is.
+	b.write(t, "unused", "x")
+	if _, err = b.build(t.Context(), m, goodSteps); err != nil || b.kinds[0] != "started 1/7" {
+		t.Errorf("another file: %q, %v", b.kinds, err)
+	}
+	look()
+	if err := b.p.RemoveTemplate(t.Context(), "byengine"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEngineFails(t *testing.T) {
+	b := newEngineBuild(t)
+	if _, err := b.build(t.Context(), model.Template{}, "RUN make\n"); err != nil {
+		t.Fatal(err)
+	}
+	_, err := b.build(t.Context(), model.Template{}, "RUN make\nRUN fail\nRUN make\n")
+	se, ok := errors.AsType[*providers.BuildStepError](err)
+	if errdefs.CodeOf(err) != "E7010" || !ok || se.Step != 4 || se.Steps != 5 || se.Text != "RUN fail" || !strings.Contains(se.Status, "exit status 3") ||
+		!strings.Contains(strings.Join(se.Last, "\n"), "line fail\nbecause") {
+		t.Errorf("got %v, %+v", err, se)
+	}
+	if _, err := b.build(t.Context(), model.Template{}, "NONSENSE x\n"); errdefs.CodeOf(err) != "E7010" || !strings.Contains(err.Error(), "NONSENSE") {
+		t.Errorf("got %v", err)
+	}
+	// The shell of the image prints, as one does that finds them not.
+	if _, err := b.build(t.Context(), model.Template{Requires: []string{"absent"}}, "RUN make\n"); errdefs.CodeOf(err) != "E7010" || !strings.Contains(err.Error(), "absent") {
+		t.Errorf("without a program that it requires: %v", err)
+	}
+	// The earlier one is there still.
+	s, err := b.p.FindTemplate(t.Context(), "byengine")
+	if err != nil || strings.Contains(s.Model.Dockerfile, "fail") || len(s.Model.Requires) > 0 {
+		t.Errorf("found %v, %v", s, err)
+	}
+}
+
+func TestEngineCancelled(t *testing.T) {
+	b := newEngineBuild(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	b.onto = func(e providers.BuildEvent) {
+		if e.Text == "line wait" { // the step runs
+			cancel()
+		}
+	}
+	_, err := b.build(ctx, model.Template{}, "RUN make\nRUN wait\n")
+	if !errors.Is(err, context.Canceled) || !strings.Contains(strings.Join(b.lines, "\n"), "line wait") {
+		t.Errorf("got %v after %q", err, b.lines)
+	}
+	if _, err := b.p.FindTemplate(t.Context(), "byengine"); errdefs.CodeOf(err) != "E2001" {
+		t.Errorf("found: %v", err)
+	}
+}
+
+func TestEngineRefuses(t *testing.T) {
+	p := openLocal(t, stateDir(t))
+	build := func(m model.Template, engine string) error {
+		m.Name = "refused"
+		_, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: &m, Engine: engine})
+		return err
+	}
+	const file = "FROM scratch\nCOPY x /x\n"
+	if err := build(model.Template{}, "podman"); errdefs.CodeOf(err) != "E2011" {
+		t.Errorf("without a Dockerfile: %v", err)
+	}
+	if err := build(model.Template{Dockerfile: file}, "kitchen"); errdefs.CodeOf(err) != "E2011" {
+		t.Errorf("an engine that is none: %v", err)
+	}
+	if err := build(model.Template{Dockerfile: file, BuildNetwork: "example.com:443"}, ""); errdefs.CodeOf(err) != "E8004" {
+		t.Errorf("network rules: %v", err)
+	}
+	bin := t.TempDir()
+	t.Setenv("PATH", bin)
+	err := build(model.Template{Dockerfile: file}, "")
+	if e, ok := errors.AsType[*errdefs.Error](err); !ok || e.Code != "E8004" || !strings.Contains(e.Suggestion, "install podman") {
+		t.Errorf("without an engine: %v", err)
+	}
+	if err := os.WriteFile(filepath.Join(bin, "podman"), []byte("#!/bin/sh\necho it is broken >&2\nexit 125\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := build(model.Template{Dockerfile: file}, ""); errdefs.CodeOf(err) != "E8004" || !strings.Contains(err.Error(), "it is broken") {
+		t.Errorf("an engine that does not work: %v", err)
+	}
+}

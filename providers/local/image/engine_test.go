@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -184,9 +185,9 @@ func TestEngineBuild(t *testing.T) {
 	if first.Size < 1<<20 {
 		t.Errorf("its size is %d", first.Size)
 	}
-	look := func() {
+	look := func(template string) {
 		t.Helper()
-		sb, err := b.p.Create(t.Context(), providers.CreateRequest{Template: "byengine"})
+		sb, err := b.p.Create(t.Context(), providers.CreateRequest{Template: template})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -198,7 +199,7 @@ func TestEngineBuild(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	look()
+	look("byengine")
 
 	again, err := b.build(t.Context(), m, goodSteps)
 	if got := strings.Join(b.kinds, ", "); err != nil || got != "cached 1/1, done 0/1" || again.Digest != first.Digest {
@@ -210,14 +211,23 @@ func TestEngineBuild(t *testing.T) {
 	if err != nil || b.kinds[0] != "cached 1/1" || other.Digest == first.Digest {
 		t.Errorf("another description: %q, %v", b.kinds, err)
 	}
-	look()
+	look("byengine")
 	// A file of the folder is.
 	b.write(t, "unused", "x")
 	if _, err = b.build(t.Context(), m, goodSteps); err != nil || b.kinds[0] != "started 1/7" {
 		t.Errorf("another file: %q, %v", b.kinds, err)
 	}
-	look()
+	look("byengine")
+	// Steps of the provider go on from it, and keep what it is made of.
+	child := &model.Template{Name: "child", Base: model.Base{From: "byengine"}, Build: []model.Step{{Run: "make"}}}
+	if _, err := b.p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: child}); err != nil {
+		t.Fatal(err)
+	}
 	if err := b.p.RemoveTemplate(t.Context(), "byengine"); err != nil {
+		t.Error(err)
+	}
+	look("child")
+	if err := b.p.RemoveTemplate(t.Context(), "child"); err != nil {
 		t.Error(err)
 	}
 }
@@ -228,13 +238,18 @@ func TestEngineFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := b.build(t.Context(), model.Template{}, "RUN make\nRUN fail\nRUN make\n")
-	se, ok := errors.AsType[*providers.BuildStepError](err)
+	se, ok := errors.AsType[*providers.BuildStepError](err) // its two streams have no order
 	if errdefs.CodeOf(err) != "E7010" || !ok || se.Step != 4 || se.Steps != 5 || se.Text != "RUN fail" || !strings.Contains(se.Status, "exit status 3") ||
-		!strings.Contains(strings.Join(se.Last, "\n"), "line fail\nbecause") {
+		!slices.Contains(se.Last, "line fail") || !slices.Contains(se.Last, "because") {
 		t.Errorf("got %v, %+v", err, se)
 	}
 	if _, err := b.build(t.Context(), model.Template{}, "NONSENSE x\n"); errdefs.CodeOf(err) != "E7010" || !strings.Contains(err.Error(), "NONSENSE") {
 		t.Errorf("got %v", err)
+	}
+	b.write(t, ".dockerignore", "etc/hidden\n")
+	b.write(t, "etc/hidden", "hidden")
+	if _, err := b.build(t.Context(), model.Template{}, "COPY etc/hidden /hidden\n"); errdefs.CodeOf(err) != "E7010" || !strings.Contains(err.Error(), "hidden") {
+		t.Errorf("a file that is left out: %v", err)
 	}
 	// The shell of the image prints, as one does that finds them not.
 	if _, err := b.build(t.Context(), model.Template{Requires: []string{"absent"}}, "RUN make\n"); errdefs.CodeOf(err) != "E7010" || !strings.Contains(err.Error(), "absent") {

@@ -15,7 +15,6 @@ import types
 OWN = __file__
 PID = os.getpid()
 MAX_ROWS = 10_000
-DEBIAN_RC = "/usr/share/matplotlib/mpl-data/matplotlibrc"
 REPRS = {
     "_repr_html_": "text/html", "_repr_markdown_": "text/markdown", "_repr_svg_": "image/svg+xml",
     "_repr_png_": "image/png", "_repr_jpeg_": "image/jpeg", "_repr_pdf_": "application/pdf",
@@ -134,8 +133,7 @@ def displayhook(value):
     ns = MAIN.__dict__
     ns["__"], ns["_"] = ns.get("_"), value
     ns["Out"][Cell.count] = value
-    figures = sys.modules.get("matplotlib.figure")
-    if figures is not None and isinstance(value, figures.Figure) and pyplot_has(value):
+    if "_sandbox_plots" in sys.modules and plots().pending(value):
         return  # shown with the others at the end
     emit(bundle(value), True)
 
@@ -143,69 +141,30 @@ def displayhook(value):
 # matplotlib
 
 
-def pyplot_has(fig):
-    plt = sys.modules.get("matplotlib.pyplot")
-    return plt is not None and any(plt.figure(n) is fig for n in plt.get_fignums())
-
-
-def show_figures(*_, **__):
-    plt = sys.modules.get("matplotlib.pyplot")
-    if plt is None or not hasattr(plt, "get_fignums"):
-        return
-    for n in plt.get_fignums():
-        fig = plt.figure(n)
-        try:
-            import io
-
-            picture = io.BytesIO()
-            fig.savefig(picture, format="png", dpi=100, bbox_inches="tight")
-            data = {"text/plain": repr(fig), "image/png": encoded(picture.getvalue())}
-            chart = charts().describe(fig)
-            if chart is not None:
-                data["e2b/chart"] = chart
-            emit(data, False)
-        finally:
-            plt.close(fig)
-
-
-def charts():
-    """The module beside this file that describes figures."""
+def plots():
+    """The module beside this file that shows figures; it is loaded with matplotlib."""
     import importlib.util
 
-    name = "_sandbox_charts"
+    name = "_sandbox_plots"
     if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(OWN), "charts.py"))
+        spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(OWN), "plots.py"))
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        module.emit, module.encoded = emit, encoded
         sys.modules[name] = module
     return sys.modules[name]
+
+
+def show_figures():
+    if "_sandbox_plots" in sys.modules:
+        plots().show_figures()
 
 
 class PlotHook:
     """Prepares matplotlib when it is imported."""
 
     def find_spec(self, name, path, target=None):
-        if name not in ("matplotlib", "matplotlib.pyplot"):
-            return None
-        import importlib.machinery
-
-        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
-        if spec is None or spec.loader is None:
-            return spec
-        run = spec.loader.exec_module
-        # Debian's package keeps its settings in /etc, which a sandbox need not have.
-        if not os.path.exists("/etc/matplotlibrc") and os.path.exists(DEBIAN_RC):
-            os.environ.setdefault("MATPLOTLIBRC", DEBIAN_RC)
-
-        def exec_module(module):
-            run(module)
-            if name == "matplotlib.pyplot":
-                module.show = show_figures
-            elif not os.environ.get("MPLBACKEND"):
-                module.rcParams["backend"] = "agg"
-
-        spec.loader.exec_module = exec_module
-        return spec
+        return plots().find_spec(name, path, target) if name in ("matplotlib", "matplotlib.pyplot") else None
 
 
 # Cells

@@ -1,5 +1,62 @@
-"""Describes figures of matplotlib: their titles, labels, ticks and points."""
+"""Shows figures of matplotlib: as pictures, and as charts with their titles, labels,
+ticks and points. driver.py loads it, and gives it emit and encoded."""
 import math
+import os
+import sys
+
+DEBIAN_RC = "/usr/share/matplotlib/mpl-data/matplotlibrc"
+
+
+def find_spec(name, path, target):
+    """Finds a module of matplotlib, and prepares it for cells."""
+    import importlib.machinery
+
+    spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+    if spec is None or spec.loader is None:
+        return spec
+    run = spec.loader.exec_module
+    # Debian's package keeps its settings in /etc, which a sandbox need not have.
+    if not os.path.exists("/etc/matplotlibrc") and os.path.exists(DEBIAN_RC):
+        os.environ.setdefault("MATPLOTLIBRC", DEBIAN_RC)
+
+    def exec_module(module):
+        run(module)
+        if name == "matplotlib.pyplot":
+            module.show = show_figures
+        elif not os.environ.get("MPLBACKEND"):
+            module.rcParams["backend"] = "agg"
+
+    spec.loader.exec_module = exec_module
+    return spec
+
+
+def pending(value):
+    """Whether value is a figure that show_figures will show."""
+    figures, plt = sys.modules.get("matplotlib.figure"), sys.modules.get("matplotlib.pyplot")
+    if figures is None or plt is None or not isinstance(value, figures.Figure):
+        return False
+    return any(plt.figure(n) is value for n in plt.get_fignums())
+
+
+def show_figures(*_, **__):
+    """Shows and closes all open figures."""
+    plt = sys.modules.get("matplotlib.pyplot")
+    if plt is None or not hasattr(plt, "get_fignums"):
+        return
+    for n in plt.get_fignums():
+        fig = plt.figure(n)
+        try:
+            import io
+
+            picture = io.BytesIO()
+            fig.savefig(picture, format="png", dpi=100, bbox_inches="tight")
+            data = {"text/plain": repr(fig), "image/png": encoded(picture.getvalue())}
+            chart = describe(fig)
+            if chart is not None:
+                data["e2b/chart"] = chart
+            emit(data, False)
+        finally:
+            plt.close(fig)
 
 
 def describe(fig):

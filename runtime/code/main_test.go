@@ -40,6 +40,12 @@ type lab struct {
 // newLab starts a service. At the end nothing may be left of it.
 func newLab(t *testing.T, in model.Interpreter) *lab {
 	t.Helper()
+	return newLimitedLab(t, in, nil)
+}
+
+// newLimitedLab has a counter of kills at the memory limit.
+func newLimitedLab(t *testing.T, in model.Interpreter, kills func() uint64) *lab {
+	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
 	if err := os.Chmod(os.Getenv("TMPDIR"), 0o755); err != nil {
 		t.Fatal(err)
@@ -53,6 +59,7 @@ func newLab(t *testing.T, in model.Interpreter) *lab {
 	}
 	p := process.New(process.Options{
 		Env: environment.New(environment.Options{Sandbox: map[string]string{"FROM_SANDBOX": "yes"}}), WorkDir: t.TempDir(),
+		OOMKills: kills,
 	})
 	s := New(Options{Process: p, Users: users, Interpreter: in})
 	t.Cleanup(func() {

@@ -210,9 +210,6 @@ func (e *Engine) add(i int, p []byte) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if i == 1 {
-		e.tail = tail(e.tail+valid(p), stderrTail)
-	}
 	text, ended := e.out[i].feed(p)
 	e.textLocked(i, text)
 	if ended {
@@ -225,6 +222,9 @@ func (e *Engine) add(i int, p []byte) {
 }
 
 func (e *Engine) textLocked(i int, text string) {
+	if i == 1 {
+		e.tail = tail(e.tail+text, stderrTail)
+	}
 	kept := head(text, MaxOutput-e.kept[i])
 	e.kept[i] += len(kept)
 	e.cut[i] += int64(len(text) - len(kept))

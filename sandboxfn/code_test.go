@@ -98,3 +98,24 @@ func checkCode(t *testing.T, sb *Sandbox, via string) {
 		t.Errorf("got %+v, %v", e, err)
 	}
 }
+
+// TestCodeMemoryLimit: a cell that the sandbox's memory limit ends says so, and the
+// next one runs.
+func TestCodeMemoryLimit(t *testing.T) {
+	if _, err := exec.LookPath("/usr/bin/python3"); err != nil {
+		t.Skip("no /usr/bin/python3")
+	}
+	sb := localSandboxWith(t, &CreateOptions{Memory: 256 * MiB})
+	rep, err := sb.Report(t.Context())
+	must(t, err)
+	if rep.Limits["memory"] == "none" || rep.Limits["memory"] == "" {
+		t.Skipf("memory cannot be limited here: %+v", rep.Degraded)
+	}
+	e, err := sb.RunCode(t.Context(), "all = [b'x' * (1 << 20) for _ in range(2048)]", nil)
+	if err != nil || e.Error == nil || e.Error.Name != "ContextDied" || e.Error.Value != "out of memory" {
+		t.Errorf("got %+v, %v", e, err)
+	}
+	if e, err := sb.RunCode(t.Context(), "1 + 1", nil); err != nil || e.Text() != "2" || !e.Restarted {
+		t.Errorf("afterwards: %+v, %v", e, err)
+	}
+}

@@ -8,7 +8,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -121,6 +123,33 @@ func TestCodeDriven(t *testing.T) {
 				return err == nil && len(left) == 0
 			})
 		})
+	}
+}
+
+// TestCodeDrivenQueue: cells of one context at once run one after the other, and none
+// gets what is another's; one whose caller leaves holds up nobody.
+func TestCodeDrivenQueue(t *testing.T) {
+	need(t, "bash")
+	sb, _ := drivenSandbox(t, nil)
+	drivenCell(t, sb, "bash", "n=0", 0)
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := sb.RunCode(ctx, "echo on; sleep 1000", &CodeOptions{Language: "bash", OnStdout: func(string) { cancel() }})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	var all sync.WaitGroup
+	for i := range 10 {
+		all.Go(func() {
+			id := strconv.Itoa(i)
+			e, err := sb.RunCode(t.Context(), "echo "+id+"; sleep .01; echo "+id+" >&2; n=$((n+1))", &CodeOptions{Language: "bash"})
+			if err != nil || strings.Join(e.Stdout, "") != id+"\n" || strings.Join(e.Stderr, "") != id+"\n" {
+				t.Errorf("%d: got %+v, %v", i, e, err)
+			}
+		})
+	}
+	all.Wait()
+	if e := drivenCell(t, sb, "bash", "echo $n", 0); strings.Join(e.Stdout, "") != "10\n" || e.Count != 13 {
+		t.Errorf("got %+v", e)
 	}
 }
 

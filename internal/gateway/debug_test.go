@@ -3,10 +3,12 @@ package gateway
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -133,5 +135,46 @@ func TestBigBodies(t *testing.T) {
 	}
 	if got := f.run(sb, "head -c 1000 big | wc -c"); strings.TrimSpace(got) != fmt.Sprint(1000) {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestStandingInterpreter: the code interpreter of the standing sandbox needs no key
+// and no token, as code-interpreter SDKs in debug mode expect; pages of other sites
+// get nothing.
+func TestStandingInterpreter(t *testing.T) {
+	if _, err := exec.LookPath("/bin/bash"); err != nil {
+		t.Skip(err)
+	}
+	f := startLocal(t, Options{})
+	d := &fixture{t: t, addr: f.serveDebug(codePort), client: f.client, s: f.s}
+	if r := d.want(d.do("GET", "/health", nil), 200); strings.TrimSpace(string(r.body)) != `"OK"` {
+		t.Errorf("health: %s", r.body)
+	}
+	run := func(body string) string {
+		t.Helper()
+		return string(d.want(d.do("POST", "/execute", body), 200).body)
+	}
+	run(`{"code":"x=4","language":"bash"}`)
+	got := run(`{"code":"echo x is $x","language":"bash"}`)
+	if !strings.Contains(got, `"x is 4\n"`) || !strings.HasSuffix(strings.TrimSpace(got), `{"type":"end_of_execution"}`) {
+		t.Errorf("got %s", got)
+	}
+	var c struct{ ID, Language string }
+	if err := json.Unmarshal(d.want(d.do("POST", "/contexts", `{"language":"bash"}`), 200).body, &c); err != nil || c.ID == "" || c.Language != "bash" {
+		t.Fatalf("got %+v, %v", c, err)
+	}
+	if got := run(`{"code":"echo [$x]","context_id":"` + c.ID + `"}`); !strings.Contains(got, `"[]\n"`) {
+		t.Errorf("two contexts are one: %s", got)
+	}
+	d.want(d.do("DELETE", "/contexts/"+c.ID, nil), 200)
+	if r := d.do("POST", "/execute", `{"code":"1","context_id":"`+c.ID+`"}`); r.StatusCode != 404 {
+		t.Errorf("a context that is gone: %d %s", r.StatusCode, r.body)
+	}
+	for _, headers := range [][]string{{"Origin", "https://evil.example"}, {"Sec-Fetch-Site", "cross-site"}, {"Host", "evil.example"}} {
+		d.want(d.do("POST", "/execute", `{"code":"touch /tmp/never","language":"bash"}`, headers...), 403)
+		d.want(d.do("GET", "/contexts", nil, headers...), 403)
+	}
+	if got := run(`{"code":"ls /tmp","language":"bash"}`); strings.Contains(got, "never") {
+		t.Errorf("a refused cell ran: %s", got)
 	}
 }

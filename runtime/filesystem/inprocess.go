@@ -221,7 +221,7 @@ func (f *Found) Open() (*os.File, error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, err
 	}
-	if err := checkRegular(&st); err != nil {
+	if err := checkReadable(fd, &st); err != nil {
 		return nil, err
 	}
 	return reopen(fd, unix.O_RDONLY)

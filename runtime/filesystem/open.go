@@ -6,6 +6,7 @@ import (
 	"os"
 	"path"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -47,7 +48,7 @@ func (g guard) openRegular(p string) (f *os.File, st unix.Stat_t, err error) {
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, st, err
 	}
-	if err := checkRegular(&st); err != nil {
+	if err := checkReadable(fd, &st); err != nil {
 		return nil, st, err
 	}
 	f, err = reopen(fd, unix.O_RDONLY)
@@ -62,6 +63,33 @@ func checkRegular(st *unix.Stat_t) error {
 		return unix.EISDIR
 	}
 	return errKind
+}
+
+// checkReadable refuses what is no regular file, and what /proc shows of this
+// process: the kernel lets a process read its own memory, in which there are
+// tokens and the secrets of the sandbox.
+func checkReadable(fd int, st *unix.Stat_t) error {
+	if err := checkRegular(st); err != nil || st.Size != 0 {
+		return err
+	}
+	var on unix.Statfs_t
+	if err := unix.Fstatfs(fd, &on); err != nil || on.Type != unix.PROC_SUPER_MAGIC {
+		return err
+	}
+	p, err := pathOf(fd)
+	if err != nil {
+		return err
+	}
+	// Each thread has a folder beside those of processes, too.
+	for elem := range strings.SplitSeq(p, "/") {
+		if _, err := strconv.Atoi(elem); err != nil {
+			continue
+		}
+		if unix.Faccessat(unix.AT_FDCWD, "/proc/self/task/"+elem, unix.F_OK, 0) == nil {
+			return unix.EACCES
+		}
+	}
+	return nil
 }
 
 // makeDirs makes the folder p and those above it that are missing, and returns

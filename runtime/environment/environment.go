@@ -21,12 +21,16 @@ type Options struct {
 	Sandbox  map[string]string // wins over Template
 	// Secrets are names that are never listed, beside those that [LooksSecret].
 	Secrets []string
+	// Refused reports whether the policy keeps requests from setting a variable; nil:
+	// none. It may be called concurrently.
+	Refused func(name string) bool
 }
 
 // Environment is the variables of a sandbox. It is safe for concurrent use. A
 // nil Environment has none and takes none.
 type Environment struct {
 	secrets map[string]bool
+	refused func(name string) bool // nil: none
 
 	mu  sync.Mutex                        // held by whoever changes all
 	all atomic.Pointer[map[string]string] // never changed, only replaced
@@ -34,7 +38,7 @@ type Environment struct {
 
 // New returns the variables of o.
 func New(o Options) *Environment {
-	e := &Environment{secrets: map[string]bool{}}
+	e := &Environment{secrets: map[string]bool{}, refused: o.Refused}
 	for _, name := range o.Secrets {
 		e.secrets[name] = true
 	}
@@ -69,7 +73,7 @@ func (e *Environment) Secret(name string) bool {
 
 // Set sets variables, at the level of the sandbox, for what is started from now
 // on; what runs keeps what it has. It returns the names, sorted. A name that is
-// protected, see [Protected], is a [*ProtectedError]; one that is malformed, or a
+// protected, see [Protected], or refused by the policy is a [*ProtectedError]; one that is malformed, or a
 // value that holds a NUL byte, another error. Then nothing is set.
 func (e *Environment) Set(vars map[string]string) ([]string, error) {
 	names := slices.Sorted(maps.Keys(vars))
@@ -79,7 +83,7 @@ func (e *Environment) Set(vars map[string]string) ([]string, error) {
 			return nil, fmt.Errorf("variable %q is malformed", name)
 		case strings.ContainsRune(vars[name], 0):
 			return nil, fmt.Errorf("the value of variable %s holds a NUL byte", name)
-		case e == nil || Protected(name):
+		case e == nil || Protected(name) || e.refused != nil && e.refused(name):
 			return nil, &ProtectedError{name}
 		}
 	}

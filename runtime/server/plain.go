@@ -7,6 +7,7 @@ import (
 	"net/http"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/environment"
+	"github.com/agent-sandbox/sandbox-go/runtime/policy"
 )
 
 // only lets requests with one method pass. The patterns of package http would
@@ -38,8 +39,10 @@ func health(w http.ResponseWriter, _ *http.Request) {
 }
 
 // variables puts the levels of the environment together that o knows.
-func variables(o *Options) *environment.Environment {
-	levels := environment.Options{Sandbox: o.Env, Secrets: o.SecretEnv}
+func variables(o *Options, rules *policy.Policy) *environment.Environment {
+	levels := environment.Options{Sandbox: o.Env, Secrets: o.SecretEnv, Refused: func(name string) bool {
+		return rules.Commands().Strips(name, policy.OfRequest)
+	}}
 	if o.Template != nil {
 		levels.Template = o.Template.Env
 	}

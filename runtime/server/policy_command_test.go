@@ -353,6 +353,24 @@ func TestStrippedVariables(t *testing.T) {
 	}
 }
 
+// TestPolicyOfLaterVariables: what a request cannot set for a command, it cannot set
+// for all of them either.
+func TestPolicyOfLaterVariables(t *testing.T) {
+	r := underPolicy(t, model.Policy{Commands: model.CommandPolicy{Allow: []model.CommandRule{{Program: "env"}}, EnvDeny: []string{"GIT_*"}}})
+	for name, status := range map[string]int{"LD_PRELOAD": 403, "BASH_ENV": 403, "GIT_DIR": 403, "PLAIN": 200} {
+		if a := r.call(t, "POST", "/env", `{"vars":{`+quote(name)+`:"x"}}`); a.status != status {
+			t.Errorf("%s: status %d, want %d", name, a.status, status)
+		}
+		res, err := r.run(t.Context(), (starting{cmd: "env"}).request())
+		if err != nil || strings.Contains(res.stdout, name+"=x") != (status == 200) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if a := newRig(t, nil).call(t, "POST", "/env", `{"vars":{"LD_PRELOAD":""}}`); a.status != 200 {
+		t.Errorf("without a policy: status %d", a.status)
+	}
+}
+
 // TestInjectedVariables: an allowed script runs what it says, and not what a
 // request says by way of its interpreter. A named command may.
 func TestInjectedVariables(t *testing.T) {

@@ -135,7 +135,7 @@ func New(o *Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opts: opts, users: users, policy: rules, env: variables(&opts), channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
+	s := &Server{opts: opts, users: users, policy: rules, env: variables(&opts, rules), channels: newChannels(), tunnels: newTunnels(), meter: meter{proc: "/proc", cgroup: "/sys/fs/cgroup", disk: "/"}}
 	s.process = process.New(process.Options{
 		Env: s.env, WorkDir: opts.DefaultWorkDir, Spawner: opts.Spawner, Reap: opts.Pid1,
 		OOMKills: opts.OOMKills, SpaceKills: opts.SpaceKills, OOMScore: opts.CommandOOMScore, Channel: s.channels.take, Policy: rules, Logger: opts.Logger,

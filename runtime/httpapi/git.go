@@ -11,6 +11,7 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/runtime/endpoint"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
+	"github.com/agent-sandbox/sandbox-go/runtime/process"
 )
 
 const (
@@ -83,9 +84,9 @@ func (a *API) git(w http.ResponseWriter, r *http.Request, args ...string) (out s
 		fault.Answer(w, err)
 		return "", false, false
 	}
-	res, err := a.run(r.Context(), &plan{
-		// No monitor, pager or differ that a repository names is started.
-		argv: append([]string{"git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false", "--no-pager"}, args...),
+	res, err := a.run(process.Declared(r.Context()), &plan{
+		// No monitor, hook, pager or differ that a repository names is started.
+		argv: append([]string{"git", "-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.quotePath=false", "--no-pager"}, args...),
 		RunOptions: RunOptions{Cwd: dir, Env: map[string]string{
 			"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C.UTF-8",
 		}},

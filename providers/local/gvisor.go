@@ -134,6 +134,11 @@ const fileGVisor = "gvisor.json"
 // proveGVisor proves that the runsc at path can run a guest here, by running one
 // unless that was done before. A cancelled proof is none.
 func (p *Provider) proveGVisor(ctx context.Context, path string) error {
+	return proveOnce(ctx, path, func(about gvisorProof) error { return p.proveNoted(ctx, about) })
+}
+
+// proveOnce is prove, unless that was done for the same in this process.
+func proveOnce(ctx context.Context, path string, prove func(gvisorProof) error) error {
 	about, err := aboutRunsc(path)
 	if err != nil {
 		return err
@@ -143,6 +148,19 @@ func (p *Provider) proveGVisor(ctx context.Context, path string) error {
 	if err, ok := proofs.known[about]; ok {
 		return err
 	}
+	err = prove(about)
+	if ctx.Err() != nil {
+		return cancelled(ctx, "look for gVisor")
+	}
+	if proofs.known == nil {
+		proofs.known = map[gvisorProof]error{}
+	}
+	proofs.known[about] = err
+	return err
+}
+
+// proveNoted notes a proof in the state directory, and takes one from there.
+func (p *Provider) proveNoted(ctx context.Context, about gvisorProof) error {
 	t, done, err := p.begin(ctx, "look for gVisor")
 	if err != nil {
 		return err
@@ -150,18 +168,11 @@ func (p *Provider) proveGVisor(ctx context.Context, path string) error {
 	defer done()
 	var last gvisorProof
 	if b, rerr := t.base.read(fileGVisor, 64<<10); rerr != nil || json.Unmarshal(b, &last) != nil || last != about {
-		err = tryGVisor(ctx, path)
-		if ctx.Err() != nil {
-			return cancelled(ctx, "look for gVisor")
-		}
+		err = tryGVisor(ctx, about.Path)
 		if b, merr := json.Marshal(about); merr == nil && err == nil {
 			_ = t.base.write(fileGVisor, b) // else it is made again
 		}
 	}
-	if proofs.known == nil {
-		proofs.known = map[gvisorProof]error{}
-	}
-	proofs.known[about] = err
 	return err
 }
 

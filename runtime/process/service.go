@@ -100,8 +100,7 @@ type Service struct {
 	startMu sync.RWMutex
 	closing bool // guarded by startMu
 
-	ignored chan os.Signal
-	wg      sync.WaitGroup
+	wg sync.WaitGroup
 }
 
 var _ processconnect.ProcessHandler = (*Service)(nil)
@@ -116,14 +115,14 @@ func New(o Options) *Service {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	s := &Service{opts: o, rules: o.Policy.Commands(), table: newTable(), marker: newMarker(), self: ownDescriptors(), ignored: make(chan os.Signal, 1)}
+	s := &Service{opts: o, rules: o.Policy.Commands(), table: newTable(), marker: newMarker(), self: ownDescriptors()}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	if o.Reap {
 		s.reaper = newReaper()
 	} else {
 		s.stops = newStopGuard(s.table)
 	}
-	s.unignoreSignals()
+	unignoreSignals()
 	s.keepDescriptors()
 	return s
 }
@@ -136,13 +135,17 @@ func (s *Service) keepDescriptors() {
 	}
 }
 
+// unignored gets signals that nobody wants.
+var unignored = make(chan os.Signal, 1)
+
 // unignoreSignals keeps what was ignored when this process was started from
 // being ignored in all commands too: execve(2) hands ignoring on, but not
-// handlers.
-func (s *Service) unignoreSignals() {
+// handlers. It is for good: taken back, they would be ignored once more, and no
+// later service could see that.
+func unignoreSignals() {
 	for n := unix.Signal(1); n <= 64; n++ {
 		if n != unix.SIGKILL && n != unix.SIGSTOP && signal.Ignored(n) {
-			signal.Notify(s.ignored, n)
+			signal.Notify(unignored, n)
 		}
 	}
 }
@@ -170,7 +173,6 @@ func (s *Service) Shutdown(ctx context.Context) error {
 	}
 	s.cancel()
 	s.table.close()
-	signal.Stop(s.ignored)
 	if s.reaper != nil {
 		s.reaper.close()
 		s.reaper = nil

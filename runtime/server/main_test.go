@@ -229,8 +229,7 @@ func TestCanSwitch(t *testing.T) {
 	}
 }
 
-func TestProgramRefuses(t *testing.T) {
-	t.Parallel()
+func TestProgramRefuses(t *testing.T) { // not parallel: what this process starts while a server in it starts a command can be taken for part of that
 	bad := filepath.Join(t.TempDir(), "bad.json")
 	if err := os.WriteFile(bad, []byte(`{"format":`), 0o600); err != nil {
 		t.Fatal(err)

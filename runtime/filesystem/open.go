@@ -5,6 +5,7 @@ package filesystem
 import (
 	"os"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -65,9 +66,12 @@ func checkRegular(st *unix.Stat_t) error {
 	return errKind
 }
 
-// checkReadable refuses what is no regular file, and what /proc shows of this
-// process: the kernel lets a process read its own memory, in which there are
-// tokens and the secrets of the sandbox.
+// memoryFiles are what /proc shows of the memory of a process, proc(5).
+var memoryFiles = []string{"mem", "environ", "maps", "smaps", "smaps_rollup", "numa_maps", "pagemap", "auxv"}
+
+// checkReadable refuses what is no regular file, and what /proc shows of the memory
+// of this process: the kernel lets a process read its own, in which there are tokens
+// and the secrets of the sandbox.
 func checkReadable(fd int, st *unix.Stat_t) error {
 	if err := checkRegular(st); err != nil || st.Size != 0 {
 		return err
@@ -77,7 +81,7 @@ func checkReadable(fd int, st *unix.Stat_t) error {
 		return err
 	}
 	p, err := pathOf(fd)
-	if err != nil {
+	if err != nil || !slices.Contains(memoryFiles, path.Base(p)) {
 		return err
 	}
 	// Each thread has a folder beside those of processes, too.

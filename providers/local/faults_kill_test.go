@@ -256,6 +256,9 @@ func (v *victim) died(t *testing.T, cmd *exec.Cmd) {
 // there is, wherever they are. None of them wakes the sandbox of others: that would
 // bring it into their control group, where the kernel may choose it.
 func TestClientOutOfMemory(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can be sure to have a control group of its own")
+	}
 	v := newVictim(t)
 	dir := memoryGroup(t, v.p, 48<<20)
 	for i := range scaled(2, 10, 50) {
@@ -279,9 +282,6 @@ func TestClientOutOfMemory(t *testing.T) {
 // memoryGroup is a control group whose processes have so little memory.
 func memoryGroup(t *testing.T, p *Provider, limit int64) string {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("only root can be sure to have a control group of its own")
-	}
 	for _, at := range p.groups().at {
 		dir := filepath.Join(at.parent, "test-"+randomText(12))
 		if os.Mkdir(dir, 0o755) != nil {

@@ -322,7 +322,27 @@ func (p *pool) watchNew(w *poolWorker) {
 // then.
 func (p *pool) watch(w *poolWorker) {
 	keepAlive(p.set.life, w.proc.done(), p.set.log, w.made.extend)
+	w.readOut(p.set.life)
 	w.discard()
+}
+
+// readOutTime bounds how long what a worker has sent before its end may take to be
+// read. Its calls see the end of the connection at once, unless something that it
+// has started still holds it.
+const readOutTime = 2 * time.Second
+
+// readOut waits until the calls of a worker that has ended have read what it sent
+// before: its last records, perhaps a result.
+func (w *workerConn) readOut(life context.Context) {
+	for end := time.Now().Add(readOutTime); w.calls() > 0 && life.Err() == nil && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (w *workerConn) calls() int {
+	w.hmu.Lock()
+	defer w.hmu.Unlock()
+	return len(w.hosts)
 }
 
 // keepAlive moves the end of a sandbox, each time that extend says, until done.

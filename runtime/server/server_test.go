@@ -83,9 +83,10 @@ func serveRig(t testing.TB, s *Server, socket string) *rig {
 type withToken struct{ next http.RoundTripper }
 
 func (w withToken) RoundTrip(r *http.Request) (*http.Response, error) {
-	r = r.Clone(r.Context())
-	r.Header.Set(tokenHeader, testToken)
-	return w.next.RoundTrip(r)
+	own := *r // of which a transport may keep nothing but the header for itself
+	own.Header = r.Header.Clone()
+	own.Header.Set(tokenHeader, testToken)
+	return w.next.RoundTrip(&own)
 }
 
 // result is what a Start stream brought.

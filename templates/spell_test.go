@@ -29,7 +29,7 @@ commands:
     set -e
     npm ci --prefix /app
   - echo "$HOME" > '/tmp/a b'
-build_network: [registry.npmjs.org]
+build_network: [registry.example.com]
 env: {PORT: 3000, QUOTED: "a \"b\" $c \\d 'e'"}
 ports: [8080, 3000]
 network: none
@@ -63,7 +63,7 @@ build:
   pip_install: ["numpy>=1,<3"]
   apt_install: [git, ca-certificates]
   env: {PORT: "3000"}
-  network: [registry.npmjs.org]
+  network: [registry.example.com]
 env: {QUOTED: "a \"b\" $c \\d 'e'"}
 resources: {cpu: 2, memory: 2048, disk: 10GiB, timeout: 5m}
 network: {ports: [8080, 3000], reach: none}
@@ -89,7 +89,7 @@ func goSpelling() Builder {
 		Copy("app", "/app").
 		Run("set -e\nnpm ci --prefix /app").
 		Run(`echo "$HOME" > '/tmp/a b'`).
-		BuildNetwork("registry.npmjs.org").
+		BuildNetwork("registry.example.com").
 		Env(map[string]string{"PORT": "3000"}).Env(map[string]string{"QUOTED": `a "b" $c \d 'e'`}).
 		Expose(8080).Expose(3000).Network("none").
 		Resources(model.Resources{CPU: 2, MemoryMB: 2048, DiskMB: 10240, Lifetime: 5 * time.Minute}).

@@ -12,6 +12,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -399,9 +400,19 @@ func TestBuildInstallsPackage(t *testing.T) {
 			missing(t, "no npm below /usr")
 		}
 	}
+	ask := exec.Command("npm", "config", "get", "registry")
+	ask.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + t.TempDir()} // as in the sandbox: nobody's settings
+	asked, err := ask.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	registry, err := url.Parse(strings.TrimSpace(string(asked)))
+	if err != nil || registry.Hostname() == "" {
+		t.Fatalf("npm's registry: %q, %v", asked, err)
+	}
 	m := &model.Template{Name: "node", Build: []model.Step{{Npm: []string{"is-odd@3.0.1"}}},
 		Env:          map[string]string{"NODE_EXTRA_CA_CERTS": "/etc/ssl/certs/ca-certificates.crt", "NPM_CONFIG_FETCH_RETRIES": "0"},
-		BuildNetwork: rulesFor(t, "registry.npmjs.org")}
+		BuildNetwork: rulesFor(t, registry.Hostname())}
 	closed := *m
 	closed.BuildNetwork = ""
 	if _, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: &closed}); errdefs.CodeOf(err) != "E7010" {
@@ -412,7 +423,7 @@ func TestBuildInstallsPackage(t *testing.T) {
 	if got := mustSh(t, sb, `node -p 'require("is-odd")(3)'`); got != "true\n" {
 		t.Errorf("the package: %q", got)
 	}
-	if out, _ := sh(t, sb, "curl -sS -m 5 https://registry.npmjs.org 2>&1"); !strings.Contains(out, "resolve") {
+	if out, _ := sh(t, sb, "curl -sS -m 5 https://"+registry.Hostname()+" 2>&1"); !strings.Contains(out, "resolve") {
 		t.Errorf("the sandbox reaches the registry: %q", out)
 	}
 	if _, w := buildTemplate(t, p, m, ""); w.kinds() != "cached 1" {

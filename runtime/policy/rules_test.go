@@ -98,7 +98,7 @@ func TestMistakes(t *testing.T) {
 		want   string
 	}{
 		{model.Policy{Files: model.FilePolicy{Read: []string{"work"}}}, `files.read: "work" is not absolute`},
-		{model.Policy{Files: model.FilePolicy{Read: []string{"/work/"}}}, `files.read: "/work/" is not clean; write "/work"`},
+		{model.Policy{Files: model.FilePolicy{Read: []string{"/srv/"}}}, `files.read: "/srv/" is not clean; write "/srv"`},
 		{model.Policy{Files: model.FilePolicy{Read: []string{"/work"}, Write: []string{"/workshop"}}}, `files.write: "/workshop" lies in no folder of files.read`},
 		{model.Policy{Files: model.FilePolicy{Deny: []string{"*.pem"}}}, `files.deny: "*.pem" does not begin with a slash; for any folder, write "**/*.pem"`},
 		{model.Policy{Files: model.FilePolicy{Deny: []string{"/a/[b"}}}, `files.deny: "/a/[b": "[b" is malformed`},

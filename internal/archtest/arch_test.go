@@ -55,7 +55,8 @@ var rules = []rule{
 	{pkg: "internal/proto/...", foreign: []string{"github.com/bufbuild/protocompile", protobuf}},
 	{pkg: "internal/pb/...", project: []string{"internal/pb/..."}, foreign: []string{connect, protobuf}},
 	{pkg: "internal/envd", project: []string{errdefs, "internal/pb/...", "internal/redact"}, foreign: []string{connect, protobuf, "github.com/klauspost/compress"}},
-	{pkg: "internal/config", project: []string{errdefs, "internal/redact"}, foreign: []string{"github.com/pelletier/go-toml/v2"}},
+	{pkg: "internal/near"},
+	{pkg: "internal/config", project: []string{errdefs, "internal/near", "internal/redact"}, foreign: []string{"github.com/pelletier/go-toml/v2"}},
 	{pkg: "internal/api", project: []string{errdefs, "internal/redact", "internal/version"}},
 	{pkg: "internal/gateway", project: []string{errdefs, "providers", "providers/local", "internal/envd", "internal/api", "internal/netrule", "internal/redact", "internal/version"},
 		foreign: []string{"github.com/gorilla/mux", xsys}},
@@ -73,7 +74,7 @@ var rules = []rule{
 	{pkg: "providers/local/systemd", project: []string{"providers/local"}, foreign: []string{"github.com/godbus/dbus/v5"}},
 	{pkg: "providers/fc", project: []string{"providers", "providers/e2b", errdefs, "internal/api", "internal/redact"}},
 	{pkg: "providers/providertest", project: []string{"providers", errdefs, "internal/envd", "sandboxfn"}},
-	{pkg: "sandboxfn/worker", project: []string{errdefs, "internal/frame", "internal/envelope"}},
+	{pkg: "sandboxfn/worker", project: []string{errdefs, "internal/frame", "internal/envelope", "internal/near"}},
 	{pkg: "sandboxfn/validate", project: []string{errdefs}, foreign: []string{"github.com/go-playground/validator/v10"}},
 	{pkg: "sandboxfn/cmd/sandbox", project: []string{"sandboxfn", errdefs, "providers", "providers/local/image", "templates", "templates/model", "internal/version"},
 		foreign: []string{"github.com/spf13/cobra", "golang.org/x/term"}},
@@ -89,7 +90,7 @@ var rules = []rule{
 	}},
 	{pkg: "runtime/code/drivers"}, // sandboxfn links it: nothing of the server
 	{pkg: "runtime/cmd/...", project: []string{"providers", "providers/local", "runtime/...", errdefs, "internal/version", "internal/gateway", "templates/model"}},
-	{pkg: "runtime/...", project: []string{errdefs, "internal/pb/...", "internal/version", "runtime/...", "templates/model"}, foreign: []string{
+	{pkg: "runtime/...", project: []string{errdefs, "internal/near", "internal/pb/...", "internal/version", "runtime/...", "templates/model"}, foreign: []string{
 		connect, protobuf, xsys, "github.com/creack/pty", "github.com/gorilla/mux", "github.com/coder/websocket",
 	}},
 	{pkg: "gen/directive", project: []string{"internal/netrule"}, foreign: []string{"github.com/go-playground/validator/v10"}},

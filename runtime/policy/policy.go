@@ -9,6 +9,7 @@ import (
 
 	"connectrpc.com/connect"
 
+	"github.com/agent-sandbox/sandbox-go/internal/near"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
@@ -133,32 +134,11 @@ func HTTP(w http.ResponseWriter, err error) bool {
 func nearest(name string, names []string) string {
 	best, distance := "", max(2, len(name)/3)+1
 	for _, n := range slices.Sorted(slices.Values(names)) {
-		if d := edits(name, n); d < distance {
+		if d := near.Distance(name, n); d < distance {
 			best, distance = n, d
 		}
 	}
 	return best
-}
-
-// edits is the number of letters to be changed, added or taken away to make b
-// out of a.
-func edits(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		above := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			d := above
-			if a[i] != b[j] {
-				d = 1 + min(above, row[j], row[j+1])
-			}
-			above, row[j+1] = row[j+1], d
-		}
-	}
-	return row[len(b)]
 }
 
 // quoted writes a list as it would stand in a template.

@@ -16,6 +16,7 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
 	"github.com/agent-sandbox/sandbox-go/internal/frame"
+	"github.com/agent-sandbox/sandbox-go/internal/near"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -315,7 +316,7 @@ func (s *server) answer(c *running, out *envelope.Response) {
 }
 
 func (s *server) unknown(id string) error {
-	near, best := "", len(id)/2+1
+	like, best := "", len(id)/2+1
 	for _, k := range slices.Sorted(func(yield func(string) bool) {
 		for k := range s.functions {
 			if !yield(k) {
@@ -323,35 +324,15 @@ func (s *server) unknown(id string) error {
 			}
 		}
 	}) {
-		if d := Distance(id, k); d < best {
-			near, best = k, d
+		if d := near.Distance(id, k); d < best {
+			like, best = k, d
 		}
 	}
 	msg := fmt.Sprintf("%s is not known to the worker of %s", id, launch.unit)
-	if near != "" {
-		msg += "; did you mean " + near + "?"
+	if like != "" {
+		msg += "; did you mean " + like + "?"
 	}
 	return errdefs.New("E9008", "call", msg)
-}
-
-// Distance is the number of edits between two ids.
-func Distance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		last := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			edit := last
-			if a[i] != b[j] {
-				edit = 1 + min(last, row[j], row[j+1])
-			}
-			last, row[j+1] = row[j+1], edit
-		}
-	}
-	return row[len(b)]
 }
 
 func valueText(v any) (s string) {

@@ -50,10 +50,18 @@ func asleepError(op, id string) error {
 	return &errdefs.Error{Code: "E2024", Op: op, Message: "sandbox " + id + " is stopped", Err: errAsleep, Suggestion: "connect to it: that starts it again"}
 }
 
-// asleep reports whether e is a sandbox that hibernates. Its lock is held.
+// asleep reports whether e is a sandbox that hibernates. The lock is the caller's,
+// or there is no state.json.
 func (e *entry) asleep() bool {
 	var st unix.Stat_t
 	return e.endNote() == endHibernated && unix.Fstatat(e.dir.fd(), fileSleep, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+}
+
+// resting reports whether e hibernates although its lock is held: somebody looks
+// whether anything is left of its last life, or has not got far with waking it.
+func (e *entry) resting() bool {
+	var st unix.Stat_t
+	return errors.Is(unix.Fstatat(e.dir.fd(), fileState, &st, unix.AT_SYMLINK_NOFOLLOW), unix.ENOENT) && e.asleep()
 }
 
 // Hibernate keeps the files that the sandbox can write, as Snapshot does, and

@@ -4,6 +4,7 @@ package local
 
 import (
 	"errors"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -103,6 +104,55 @@ func testHibernate(t *testing.T, detached bool) {
 	}
 	if names := layerNames(t, p); len(names) != 0 {
 		t.Errorf("layers %q are left", names)
+	}
+}
+
+// TestHibernateLocked looks at a sandbox that hibernates while somebody else
+// looks after it: a collector, or for a moment any process that is being
+// started.
+func TestHibernateLocked(t *testing.T) {
+	p := snapshotProvider(t)
+	a := create(t, p, providers.CreateRequest{Lifetime: time.Hour})
+	if err := p.Hibernate(t.Context(), a.ID); err != nil {
+		t.Fatal(err)
+	}
+	e, err := p.tree.openEntry(a.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	var lock *os.File
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+		if lock, err = e.dir.tryLock(fileLock); err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+	if sb, err := p.Get(t.Context(), a.ID); err != nil || sb.State != providers.StateStopped {
+		t.Errorf("%+v, %v", sb, err)
+	}
+	page, err := p.List(t.Context(), providers.ListRequest{States: []providers.State{providers.StateStopped}})
+	if err != nil || len(page.Sandboxes) != 1 {
+		t.Errorf("%+v, %v", page, err)
+	}
+	for name, err := range map[string]error{
+		"hibernate": p.Hibernate(t.Context(), a.ID),
+		"pause":     p.Pause(t.Context(), a.ID),
+		"snapshot":  func() error { _, err := p.Snapshot(t.Context(), a.ID, providers.SnapshotRequest{}); return err }(),
+		"report":    func() error { _, err := p.Report(t.Context(), a.ID); return err }(),
+	} {
+		if errdefs.CodeOf(err) != "E2024" {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	lock.Close()
+	if _, err := p.Connect(t.Context(), a.ID, providers.ConnectRequest{}); err != nil {
+		t.Error(err)
+	}
+	if err := p.Kill(t.Context(), a.ID); err != nil {
+		t.Error(err)
 	}
 }
 

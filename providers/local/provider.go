@@ -383,11 +383,16 @@ func (t *tree) living(ctx context.Context, op, id string) (*entry, error) {
 	if err != nil {
 		return nil, t.settle(ctx, op, id)
 	}
-	if e.pooled() {
-		e.close()
-		return nil, t.gone(op, id)
+	switch {
+	case e.pooled():
+		err = t.gone(op, id)
+	case e.resting():
+		err = asleepError(op, id)
+	default:
+		return e, nil
 	}
-	return e, nil
+	e.close()
+	return nil, err
 }
 
 // settle waits until a sandbox that is on its way out is gone and returns the
@@ -461,6 +466,9 @@ func (p *Provider) describeAs(ctx context.Context, e *entry, conf savedConfig) (
 	var state savedState
 	switch err := absent(e.load(fileState, &state)); {
 	case errors.Is(err, errGone):
+		if e.asleep() {
+			return describeAsleep(e.id, &conf), nil
+		}
 		return sb, nil // its creator has not finished
 	case err != nil:
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -60,6 +61,7 @@ type server struct {
 
 	mu    sync.Mutex
 	calls map[uint64]*running // guarded by mu
+	left  bool                // guarded by mu; nobody waits for calls any more
 	up    upcalls
 }
 
@@ -254,8 +256,25 @@ func (s *server) begin(id, turn uint64, in *envelope.OpenedRequest) *running {
 	}
 	s.mu.Lock()
 	s.calls[id] = c
+	left := s.left
 	s.mu.Unlock()
+	if left {
+		c.ctx.cancel(errLeft)
+	}
 	return c
+}
+
+var errLeft = errors.New("the caller is gone")
+
+// leave ends the contexts of the calls that run, and of those that begin.
+func (s *server) leave() {
+	s.mu.Lock()
+	s.left = true
+	calls := slices.Collect(maps.Values(s.calls))
+	s.mu.Unlock()
+	for _, c := range calls {
+		c.ctx.cancel(errLeft)
+	}
 }
 
 // forget makes a call unknown, and ends what it has borrowed.

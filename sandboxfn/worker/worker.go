@@ -117,7 +117,7 @@ func (s *server) offer(fs []Function, errs *envelope.Errors) {
 
 // Serve serves calls of fs on conn, in this process, until the connection ends.
 // The hello has the given unit and token. base is the context from which that of
-// a call comes. Functions that run at the end go on.
+// a call comes. Of functions that run at the end the contexts end.
 func Serve(conn net.Conn, unit, token string, fs []Function, errs *envelope.Errors, base func(call uint64) context.Context) {
 	defer conn.Close()
 	s := newServer(conn, &output{})
@@ -126,6 +126,7 @@ func Serve(conn net.Conn, unit, token string, fs []Function, errs *envelope.Erro
 	if err := s.hello(settings{unit: unit, token: token}, fs); err == nil {
 		s.serve()
 	}
+	s.leave()
 }
 
 func open(l settings) (*server, error) {

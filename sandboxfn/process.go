@@ -17,8 +17,9 @@ import (
 // ExitError says that a command ran and ended with another status than zero, or
 // by a signal. It wraps an [*Error] of code E3002, or E3009 ([ErrMemoryLimit])
 // when the sandbox's memory limit ended it, or E4004 ([ErrNoSpace]) when it was
-// ended because the sandbox had written more to disk than it may. A program that
-// its file system tells so ends as it likes.
+// ended because the sandbox had written more to disk than it may, or E3001
+// ([ErrCommandTimeout]) when it ran longer than the policy of its template lets
+// commands run. A program that its file system tells so ends as it likes.
 type ExitError struct {
 	Pid      int
 	ExitCode int    // -1 after a signal
@@ -45,6 +46,9 @@ func newExitError(c *Cmd, end *envd.End) *ExitError {
 		code = "E3009"
 	case end.NoSpace:
 		code = "E4004"
+	case end.TimeLimit != "":
+		code = "E3001"
+		how += " (" + end.TimeLimit + ")"
 	}
 	if c.tail != nil {
 		e.Stderr = c.tail.Bytes()

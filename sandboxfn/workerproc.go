@@ -27,7 +27,7 @@ type workerExit struct {
 	Code   int    // -1 after a signal, or when Err is set
 	Signal string // "killed"; empty: it exited
 	OOM    bool   // killed at the memory limit
-	Err    error  // the stream was lost: nothing is known of the process
+	Err    error  // the stream was lost, and nothing is known of the process; or a rule that ended it
 }
 
 // workerProc is one running worker process and the connection that carries its
@@ -165,6 +165,9 @@ func workerExitOf(e *envd.End) workerExit {
 		x.Code = -1
 		x.Signal, _ = signalOf(e)
 		x.OOM = e.MemoryLimit
+	}
+	if e.TimeLimit != "" {
+		x.Err = errdefs.New("E3001", "run worker", e.TimeLimit)
 	}
 	return x
 }

@@ -242,10 +242,14 @@ func (s *NamedStream) read(name string, data []byte) (*NamedEvent, error) {
 			return nil, protocolError(s.op, "the server does not say how the command ended")
 		}
 		s.ended = true
-		return &NamedEvent{End: &End{
+		end := &End{
 			ExitCode: *d.ExitCode, Exited: *d.ExitCode >= 0, Status: cut(d.Status),
 			MemoryLimit: d.Code == "E3009", NoSpace: d.Code == "E4004",
-		}}, nil
+		}
+		if d.Code == "E3001" {
+			end.TimeLimit = remark(end.Status)
+		}
+		return &NamedEvent{End: end}, nil
 	}
 	return nil, nil
 }

@@ -46,6 +46,10 @@ type End struct {
 
 	MemoryLimit bool // the sandbox's memory limit ended it
 	NoSpace     bool // it was ended because the sandbox had written too much
+
+	// TimeLimit is the rule of the sandbox that ended it because it had run for too
+	// long; empty: none did.
+	TimeLimit string
 }
 
 // Pid is the process's id inside the sandbox.
@@ -91,6 +95,12 @@ func (s *Stream) Next() (Event, error) {
 	}
 }
 
+// remark is what stands in the last brackets of how a process ended: "signal: killed
+// (core dumped) (memory limit)".
+func remark(text string) string {
+	return strings.TrimSuffix(text[strings.LastIndexByte(text, '(')+1:], ")")
+}
+
 // finish takes the trailer that must follow the end of the process. Reading it
 // also gives the connection back for the next request.
 func (s *Stream) finish(end *End) error {
@@ -107,6 +117,8 @@ func (s *Stream) finish(end *End) error {
 			end.MemoryLimit = true
 		case "E4004":
 			end.NoSpace = true
+		case "E3001":
+			end.TimeLimit = remark(end.Error)
 		}
 		return nil
 	case err == nil:

@@ -273,7 +273,9 @@ func (c *Commands) Strips(name string, from Source) bool {
 		return false
 	}
 	switch {
-	case from != OfSandbox && strings.HasPrefix(name, ownPrefix) && !strings.HasPrefix(name, workerPrefix),
+	case from != OfSandbox && strings.HasPrefix(name, workerPrefix):
+		return false // without them a worker is the program of its caller from its beginning
+	case from != OfSandbox && strings.HasPrefix(name, ownPrefix),
 		from != OfSandbox && isOne(name, loaders),
 		from == OfRequest && c.allow != nil && isOne(name, injectors):
 		return true

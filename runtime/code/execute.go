@@ -58,7 +58,8 @@ func (s *Service) Execute(ctx context.Context, cell *Cell, emit func(*Event) err
 	if restarted {
 		say(&Event{Type: eventRestarted})
 	}
-	if !e.Run(ctx, &drivers.Cell{Code: cell.Code, Env: cell.Env, Timeout: cell.Timeout}, say) {
+	env := s.opts.Process.Kept(cell.Env) // as for a command
+	if !e.Run(ctx, &drivers.Cell{Code: cell.Code, Env: env, Timeout: cell.Timeout}, say) {
 		c.mu.Lock()
 		if c.eng == e {
 			c.eng = nil

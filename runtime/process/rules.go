@@ -4,6 +4,7 @@ package process
 
 import (
 	"io"
+	"maps"
 	"os"
 	"path"
 	"strings"
@@ -273,15 +274,21 @@ func (l *launch) badDir(cwd string, err error) error {
 }
 
 // strip takes variables out that a command must not have.
-func (l *launch) strip(env map[string]string, from policy.Source) {
-	if l.rules() == nil {
-		return
+func (l *launch) strip(env map[string]string, from policy.Source) { l.svc.strip(env, from) }
+
+func (s *Service) strip(env map[string]string, from policy.Source) {
+	maps.DeleteFunc(env, func(name, _ string) bool { return s.rules.Strips(name, from) })
+}
+
+// Kept is what the policy leaves of variables that a request brings for something
+// that runs already. Env is not changed.
+func (s *Service) Kept(env map[string]string) map[string]string {
+	if s.rules == nil {
+		return env
 	}
-	for name := range env {
-		if l.rules().Strips(name, from) {
-			delete(env, name)
-		}
-	}
+	env = maps.Clone(env)
+	s.strip(env, policy.OfRequest)
+	return env
 }
 
 // slots counts what runs, where the policy says how much may.

@@ -34,8 +34,8 @@ type TemplateBuild struct {
 	Files fs.FS           // that steps copy from; nil: no step copies
 	Fresh bool            // run every step, whatever is kept of earlier builds
 
-	// Engine builds the Dockerfile of Model: "podman", or "auto" for one that this
-	// machine has. Empty: auto where Model has a Dockerfile, else none, and the steps
+	// Engine builds the Dockerfile of Model: "podman", "buildah", "docker", or "auto"
+	// for the first of them that works on this machine. Empty: auto where Model has a Dockerfile, else none, and the steps
 	// are run by the provider. Files are then what the Dockerfile is built in.
 	Engine string
 

@@ -36,7 +36,7 @@ type BuildOptions struct {
 	Dir      string           // folder that files are copied from, and never from outside it; empty: Files
 	Files    fs.FS            // that files are copied from; nil: no step copies
 	Fresh    bool             // run every step, whatever is kept of earlier builds
-	Engine   string           // builds the Dockerfile of the template: "podman", or "auto"; default: auto if there is one, else none
+	Engine   string           // builds the Dockerfile of the template: "podman", "buildah", "docker", or "auto"; default: auto if there is one, else none
 	Network  string           // what the steps can reach; default: what the template says for builds
 	Progress func(BuildEvent) // called from one goroutine at a time; nil: nobody wants to know
 }

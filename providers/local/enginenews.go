@@ -16,13 +16,25 @@ import (
 // engineNews turns what an engine prints into news, and keeps what is wanted when
 // it fails. It is an io.Writer for one writer at a time.
 type engineNews struct {
-	b     *templateBuild
-	lines lineWriter
-	step  int
-	text  string
-	since time.Time
-	last  []string
-	fault string // what the engine says about the step that failed
+	b      *templateBuild
+	engine string
+	lines  lineWriter
+	now    engineStep // the step that runs, of engines that run one at a time
+	fault  string     // what the engine says about the step that failed
+
+	kit map[string]*engineStep // those of BuildKit, by number
+
+	images     []string // that a daemon has made for steps, oldest first
+	containers []string
+}
+
+// engineStep is a step that was begun.
+type engineStep struct {
+	number int // zero: none, or what is no step
+	text   string
+	since  time.Time
+	last   []string
+	done   bool
 }
 
 // Write takes output.
@@ -32,39 +44,121 @@ func (n *engineNews) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// engineStep is the line before a step: "[1/2] STEP 2/3: RUN make".
-var engineStep = regexp.MustCompile(`^(?:\[\d+/\d+\] )?STEP (\d+)(?:/(\d+))?: (.*)$`)
-
-// engineFault is the last line of an engine whose step has failed.
-var engineFault = regexp.MustCompile(`^Error: (?:building at STEP|error building at STEP) ".*": (.*)$`)
+var (
+	// The line before a step: "[1/2] STEP 2/3: RUN make", "Step 2/3 : RUN make".
+	stepBegins = regexp.MustCompile(`^(?:\[\d+/\d+\] )?(?:STEP|Step) (\d+)(?:/(\d+))? ?: (.*)$`)
+	// The last line of an engine whose step has failed.
+	stepFails = regexp.MustCompile(`^(?:Error: )?(?:error )?building at STEP ".*": (.*)$|^(The command '.*' returned a non-zero code: \d+)$`)
+	// What a daemon says about its steps.
+	stepImage     = regexp.MustCompile(`^ ---> ([0-9a-f]{7,64})$`)
+	stepContainer = regexp.MustCompile(`^ ---> Running in ([0-9a-f]{7,64})$`)
+	daemonSays    = regexp.MustCompile(`^ --->|^Removing intermediate container [0-9a-f]+$|^Sending build context to Docker daemon|^DEPRECATED: The legacy builder|^ +Install the buildx component|^ +BuildKit is currently disabled|^ +https://docs.docker.com/go/buildx/$|^ +environment-variable\.$`)
+	// BuildKit numbers what it does: "#5 [build 2/3] RUN make", "#5 0.045 made".
+	kitLine = regexp.MustCompile(`^#(\d+) (.*)$`)
+	kitStep = regexp.MustCompile(`^\[(?:\S+ )?(\d+)/(\d+)\] (.*)$`)
+	kitText = regexp.MustCompile(`^\d+\.\d+ (.*)$`)
+	colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
+)
 
 func (n *engineNews) line(text string) {
-	if m := engineStep.FindStringSubmatch(text); m != nil {
+	text = colours.ReplaceAllString(text, "")
+	if m := kitLine.FindStringSubmatch(text); m != nil && n.engine == "docker" && (n.kit != nil || n.now.number == 0) {
+		n.kitLine(m[1], m[2])
+		return
+	}
+	if n.kit != nil && n.fault != "" { // an excerpt, and the same again
+		n.b.tell(providers.BuildEvent{Kind: providers.BuildOutput, Text: text})
+		return
+	}
+	if m := stepBegins.FindStringSubmatch(text); m != nil {
 		n.finish()
-		n.step, _ = strconv.Atoi(m[1])
+		number, _ := strconv.Atoi(m[1])
 		steps, _ := strconv.Atoi(m[2])
-		n.b.steps = make([]buildStep, max(steps, n.step))
-		n.text, n.since, n.last = m[3], time.Now(), nil
-		n.b.tell(providers.BuildEvent{Kind: providers.BuildStarted, Step: n.step, Text: n.text})
+		n.now = n.begin(number, steps, m[3])
 		return
 	}
 	if strings.HasPrefix(text, "[Warning] one or more build args were not consumed: ["+markArg+"]") {
 		return
 	}
-	if m := engineFault.FindStringSubmatch(text); m != nil {
-		n.fault = m[1]
+	if m := stepFails.FindStringSubmatch(text); m != nil {
+		n.fault = m[1] + m[2]
 		return
 	}
-	if n.last = append(n.last, text); len(n.last) > lastLines {
-		n.last = n.last[1:]
+	if n.engine == "docker" && n.daemonLine(text) {
+		return
 	}
-	n.b.tell(providers.BuildEvent{Kind: providers.BuildOutput, Step: n.step, Text: text})
+	n.output(&n.now, text)
+}
+
+// daemonLine notes what the daemon makes. It is false for what a step prints.
+func (n *engineNews) daemonLine(text string) bool {
+	if m := stepContainer.FindStringSubmatch(text); m != nil {
+		n.containers = append(n.containers, m[1])
+		return true
+	}
+	if m := stepImage.FindStringSubmatch(text); m != nil {
+		if word, _, _ := strings.Cut(n.now.text, " "); !strings.EqualFold(word, "FROM") { // which is not of this build
+			n.images = append(n.images, m[1])
+		}
+		return true
+	}
+	return daemonSays.MatchString(text)
+}
+
+// kitLine takes a line of BuildKit, whose steps may run at the same time.
+func (n *engineNews) kitLine(id, text string) {
+	s := n.kit[id]
+	if s == nil {
+		if n.kit == nil {
+			n.kit = map[string]*engineStep{}
+		}
+		s = &engineStep{}
+		n.kit[id] = s
+		if m := kitStep.FindStringSubmatch(text); m != nil {
+			number, _ := strconv.Atoi(m[1])
+			steps, _ := strconv.Atoi(m[2])
+			*s = n.begin(number, steps, m[3])
+			return
+		}
+	}
+	if why, ok := strings.CutPrefix(text, "ERROR: "); ok {
+		if n.fault == "" && why != "context canceled" {
+			n.fault = why
+			n.now = *s
+		}
+		s.done = true
+		return
+	}
+	if s.number == 0 {
+		return // the engine's own doings
+	}
+	if m := kitText.FindStringSubmatch(text); m != nil {
+		n.output(s, m[1])
+	} else if (strings.HasPrefix(text, "DONE ") || text == "CACHED") && !s.done {
+		s.done = true
+		n.b.tell(providers.BuildEvent{Kind: providers.BuildDone, Step: s.number, Text: s.text, Took: time.Since(s.since)})
+	}
+}
+
+// begin tells that a step was begun.
+func (n *engineNews) begin(number, steps int, text string) engineStep {
+	n.b.steps = make([]buildStep, max(steps, number))
+	n.b.tell(providers.BuildEvent{Kind: providers.BuildStarted, Step: number, Text: text})
+	return engineStep{number: number, text: text, since: time.Now()}
+}
+
+// output tells a line that a step has printed.
+func (n *engineNews) output(s *engineStep, text string) {
+	if s.last = append(s.last, text); len(s.last) > lastLines {
+		s.last = s.last[1:]
+	}
+	n.b.tell(providers.BuildEvent{Kind: providers.BuildOutput, Step: s.number, Text: text})
 }
 
 // finish tells that the step that runs is done.
 func (n *engineNews) finish() {
-	if n.step > 0 {
-		n.b.tell(providers.BuildEvent{Kind: providers.BuildDone, Step: n.step, Text: n.text, Took: time.Since(n.since)})
+	if n.now.number > 0 {
+		n.b.tell(providers.BuildEvent{Kind: providers.BuildDone, Step: n.now.number, Text: n.now.text, Took: time.Since(n.now.since)})
 	}
 }
 
@@ -81,10 +175,11 @@ func (n *engineNews) failed(err error) error {
 	if status == "" {
 		status = err.Error()
 	}
-	se := &providers.BuildStepError{Step: n.step, Steps: len(n.b.steps), Text: n.text, Status: status, Last: n.last}
+	s := &n.now
+	se := &providers.BuildStepError{Step: s.number, Steps: len(n.b.steps), Text: s.text, Status: status, Last: s.last}
 	message := fmt.Sprintf("step %d of %d", se.Step, se.Steps)
-	if n.step == 0 {
-		se.Text, message = "podman build", "no step was begun"
+	if s.number == 0 {
+		se.Text, message = n.engine+" build", "no step was begun"
 	}
 	return &errdefs.Error{Code: "E7010", Op: opBuild + " " + n.b.m.Name, Message: message, Err: se}
 }

@@ -19,64 +19,12 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 const (
 	stopLimit  = 5 * time.Second  // for an engine to end by itself
 	cleanLimit = 60 * time.Second // for removing what it has kept
-	probeEnd   = 20 * time.Second // for it to say that it works
 )
-
-// engine is a program of this machine that builds Dockerfiles.
-type engine struct {
-	name, path string
-
-	graph    string // folder of its containers
-	runtime  string // program that runs the steps
-	rootless bool   // works in a user namespace
-}
-
-// findEngine looks for the engine that a build asks for. The environment, and with
-// it the settings of the engine, are those of this process.
-func findEngine(ctx context.Context, want string) (*engine, error) {
-	switch want {
-	case "", "auto", "podman":
-	default:
-		return nil, &errdefs.Error{Code: "E2011", Op: opBuild, Message: fmt.Sprintf("engine %q is unknown", clip(want)), Suggestion: "name podman, or auto"}
-	}
-	const install = "install podman (on Debian and Ubuntu: apt-get install podman)"
-	path, err := exec.LookPath("podman")
-	if err != nil {
-		return nil, &errdefs.Error{Code: "E8004", Op: opBuild, Message: "a Dockerfile is built by podman, which is not there", Err: err,
-			Suggestion: install + ", or declare base and build in the template instead"}
-	}
-	pctx, cancel := context.WithTimeout(ctx, probeEnd)
-	defer cancel()
-	out, err := engineCommand(pctx, path, nil, "info", "--format", "json").Output()
-	if err == nil {
-		var info struct {
-			Host struct {
-				OCIRuntime struct{ Path string }
-				Security   struct{ Rootless bool }
-			}
-			Store struct{ GraphRoot, GraphDriverName string }
-		}
-		if err = json.Unmarshal(out, &info); err == nil && info.Store.GraphRoot != "" {
-			return &engine{name: "podman", path: path, graph: filepath.Join(info.Store.GraphRoot, info.Store.GraphDriverName+"-containers"),
-				runtime: info.Host.OCIRuntime.Path, rootless: info.Host.Security.Rootless}, nil
-		}
-	}
-	if ctx.Err() != nil {
-		return nil, cancelled(ctx, opBuild)
-	}
-	if ee, ok := errors.AsType[*exec.ExitError](err); ok {
-		err = fmt.Errorf("%w: %s", err, clip(strings.TrimSpace(string(ee.Stderr))))
-	}
-	return nil, &errdefs.Error{Code: "E8004", Op: opBuild, Message: "a Dockerfile is built by podman, which does not work here", Err: err,
-		Suggestion: "make podman info work, or declare base and build in the template instead"}
-}
 
 // engineCommand is a command that ends with ctx, and with it what it has started
 // in its group. A nil env is that of this process.
@@ -125,7 +73,7 @@ func (e *engine) newRun() (*engineRun, error) {
 
 func (r *engineRun) dockerfile() string { return filepath.Join(r.dir, "Dockerfile") }
 func (r *engineRun) context() string    { return filepath.Join(r.dir, "context") }
-func (r *engineRun) layout() string     { return filepath.Join(r.dir, "layout") }
+func (r *engineRun) exported() string   { return filepath.Join(r.dir, "image") }
 func (r *engineRun) tag() string        { return "localhost/sandbox-build:" + r.mark }
 
 // markArg is a build argument that no Dockerfile uses. It is kept with the
@@ -133,13 +81,16 @@ func (r *engineRun) tag() string        { return "localhost/sandbox-build:" + r.
 const markArg = "SANDBOX_BUILD_MARK"
 
 // build runs the engine. Its intermediate images would stay behind, so that there
-// are none.
+// are none, or none that a later build is made from.
 func (r *engineRun) build(ctx context.Context, w io.Writer) error {
-	args := []string{"build", "--layers=false", "--force-rm", "--format", "oci", "--build-arg", markArg + "=" + r.mark, "--file", r.dockerfile(), "--tag", r.tag()}
+	args := append([]string{"build", "--force-rm", "--file", r.dockerfile(), "--tag", r.tag()}, r.buildArgs...)
+	if !r.daemon {
+		args = append(args, "--build-arg", markArg+"="+r.mark)
+	}
 	if r.network != "" {
 		args = append(args, "--network", r.network)
 	}
-	if r.fresh {
+	if r.fresh || r.daemon {
 		args = append(args, "--no-cache")
 	}
 	c := engineCommand(ctx, r.path, r.env, append(args, r.context())...)
@@ -156,10 +107,11 @@ func (r *engineRun) build(ctx context.Context, w io.Writer) error {
 
 // export writes the image as a file, and returns what it is called there.
 func (r *engineRun) export(ctx context.Context) (string, error) {
-	if err := r.tool(ctx, r.path, "save", "--quiet", "--format", "oci-dir", "--output", r.layout(), r.tag()); err != nil {
+	prefix, args := r.save(r.tag(), r.exported())
+	if err := r.tool(ctx, r.path, args...); err != nil {
 		return "", err
 	}
-	return "oci:" + r.layout(), nil
+	return prefix + r.exported(), nil
 }
 
 // tool runs a program to its end; its error has what it printed.
@@ -173,19 +125,49 @@ func (r *engineRun) tool(ctx context.Context, path string, args ...string) error
 
 // clean removes what the engine has of the build. One that was stopped has left
 // the step, its container and files.
-func (r *engineRun) clean(ctx context.Context, failed bool) error {
+func (r *engineRun) clean(ctx context.Context, news *engineNews, failed bool) error {
 	var errs []error
-	if failed {
+	if r.daemon {
+		errs = append(errs, r.cleanDaemon(ctx, news))
+	} else if failed {
 		left, err := r.containers()
 		errs = append(errs, err, r.endSteps(ctx, left))
 		for _, id := range left {
-			errs = append(errs, r.tool(ctx, r.path, "rm", "--force", id))
+			errs = append(errs, r.tool(ctx, r.path, append(slices.Clone(r.removeArgs), id)...))
 		}
 	}
-	if r.tool(ctx, r.path, "image", "exists", r.tag()) == nil {
+	if r.tool(ctx, r.path, append(slices.Clone(r.existsArgs), r.tag())...) == nil {
 		errs = append(errs, r.tool(ctx, r.path, "rmi", r.tag()))
 	}
+	if r.daemon { // what they were for has gone
+		for _, id := range slices.Backward(news.images) {
+			errs = append(errs, absentIsFine(r.tool(ctx, r.path, "rmi", id)))
+		}
+	}
 	return errors.Join(append(errs, r.remove(ctx, r.dir))...)
+}
+
+// cleanDaemon removes the containers that a daemon has told of. It ends the step
+// itself when nobody listens any more, which may take it a while.
+func (r *engineRun) cleanDaemon(ctx context.Context, news *engineNews) error {
+	var errs []error
+	for _, id := range news.containers {
+		errs = append(errs, absentIsFine(r.tool(ctx, r.path, "rm", "--force", "--volumes", id)))
+	}
+	return errors.Join(errs...)
+}
+
+// absentIsFine drops the error of removing what is not there, or is being removed.
+func absentIsFine(err error) error {
+	if err == nil {
+		return nil
+	}
+	for _, s := range []string{"o such container", "o such image", "already in progress"} {
+		if strings.Contains(err.Error(), s) {
+			return nil
+		}
+	}
+	return err
 }
 
 func (r *engineRun) remove(ctx context.Context, dir string) error {

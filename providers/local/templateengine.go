@@ -183,11 +183,11 @@ func (b *templateBuild) runEngine(ctx context.Context) (err error) {
 		return errdefs.Wrap("E7000", opBuild, "no folder for the build", err)
 	}
 	r.network, r.fresh = network, b.req.Fresh
-	news := &engineNews{b: b}
+	news := &engineNews{b: b, engine: e.name}
 	defer func() {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 		defer cancel()
-		if cerr := r.clean(cctx, err != nil); cerr != nil {
+		if cerr := r.clean(cctx, news, err != nil); cerr != nil {
 			b.p.log.Warn("an engine has kept something of a build", "template", b.m.Name, "err", cerr)
 		}
 	}()

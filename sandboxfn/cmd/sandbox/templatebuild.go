@@ -44,9 +44,9 @@ name, which it prints: "sandbox create --template NAME" takes it. Steps that wer
 done before are not run again. When a step fails, its last lines are printed, and
 an earlier template of that name stays.
 
-A Dockerfile in the folder of the template is built by podman, which must be
-installed. With --engine that is done for every template, by the Dockerfile that
-"sandbox template show --dockerfile" prints.`,
+A Dockerfile in the folder of the template is built by podman, buildah or docker,
+of which one must be installed. With --engine that is done for every template, by
+the Dockerfile that "sandbox template show --dockerfile" prints.`,
 		Example: `  sandbox template build ./tools
   sandbox template build --engine podman ./tools
   sandbox create --template tools`,
@@ -84,12 +84,12 @@ installed. With --engine that is done for every template, by the Dockerfile that
 	}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&o.Fresh, "fresh", false, "run every step, whatever is kept of earlier builds")
-	cmd.Flags().StringVar(&o.Engine, "engine", "", "`program` that builds the Dockerfile: podman, or auto (default: auto for a template that has one)")
+	cmd.Flags().StringVar(&o.Engine, "engine", "", "`program` that builds the Dockerfile: podman, buildah, docker, or auto (default: auto for a template that has one)")
 	cmd.Flags().StringVar(&o.Network, "network", "", "`what` the steps may reach, as for create (default: what the template says)")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "print what the steps print to standard error")
 	jsonFlag(cmd, &asJSON)
 	complete(cmd, "network", networks)
-	complete(cmd, "engine", []string{"auto", "podman"})
+	complete(cmd, "engine", []string{"auto", "podman", "buildah", "docker"})
 	return cmd
 }
 

@@ -1,6 +1,8 @@
 // Package near tells how far a mistyped word is from one that is known.
 package near
 
+import "slices"
+
 // Distance is the number of letters (bytes) to change, add or leave out to make b
 // out of a: the distance of Levenshtein. It takes the time of len(a)*len(b).
 func Distance(a, b string) int {
@@ -20,4 +22,16 @@ func Distance(a, b string) int {
 		}
 	}
 	return row[len(b)]
+}
+
+// Best is the one of names that name was probably meant to be, the first by order of
+// letters where several are; "" where none is like it.
+func Best(name string, names []string) string {
+	best, distance := "", min(len(name), max(2, len(name)/3)+1)
+	for _, n := range slices.Sorted(slices.Values(names)) {
+		if d := Distance(name, n); d < distance {
+			best, distance = n, d
+		}
+	}
+	return best
 }

@@ -14,3 +14,12 @@ func TestDistance(t *testing.T) {
 		}
 	}
 }
+
+func TestBest(t *testing.T) {
+	names := []string{"cwd", "command", "env", "timeout", "timeouts"}
+	for name, want := range map[string]string{"comand": "command", "dir": "", "timeout_": "timeout", "evn": "env", "": "", "something": ""} {
+		if got := Best(name, names); got != want {
+			t.Errorf("%q: got %q, want %q", name, got, want)
+		}
+	}
+}

@@ -51,7 +51,7 @@ type runError struct {
 }
 
 var rowErrors = []endpoint.Error{
-	{Status: 400, Code: "E3011", Summary: "the body is malformed or the language is not known"},
+	{Status: 400, Code: "E3011", Summary: "malformed, or the language is not known"},
 	{Status: 429, Code: "E3000", Summary: "too many contexts"},
 	{Status: 500, Code: "E3016", Summary: "the interpreter of the language is not installed"},
 }
@@ -80,7 +80,7 @@ func (s *Service) Endpoints() []endpoint.Endpoint {
 		{
 			Name: "dev_tools.code_create", Method: http.MethodPost, Path: "/code/contexts",
 			Summary: "Makes a code context and starts its interpreter.", Request: createRequest{}, Response: contextJSON{}, Errors: rowErrors,
-			Handle: func(w http.ResponseWriter, r *http.Request) { s.create(w, r, asJSON) },
+			Handle: s.createRow,
 		},
 		{
 			Name: "dev_tools.code_restart", Method: http.MethodPost, Path: "/code/contexts/{id}/restart",
@@ -100,22 +100,27 @@ func idOf(r *http.Request, suffix string) string {
 	return path.Base(strings.TrimSuffix(r.URL.Path, suffix))
 }
 
+func (s *Service) createRow(w http.ResponseWriter, r *http.Request) {
+	var req createRequest
+	if endpoint.Decode(w, r, &req) {
+		s.create(r.Context(), w, &req, asJSON)
+	}
+}
+
 func (s *Service) runRow(w http.ResponseWriter, r *http.Request) {
 	var req runRequest
-	ctx, err := s.as(r)
-	if err == nil {
-		err = decode(w, r, &req)
-	}
-	if err == nil && !(req.Timeout >= 0 && req.Timeout <= maxRun.Seconds()) {
-		err = fail(http.StatusBadRequest, "E3011", "timeout is not between 0 and %v seconds", maxRun.Seconds())
-	}
-	if err == nil && req.ContextID != "" && req.Language != "" {
-		err = fail(http.StatusBadRequest, "E3011", "only one of context_id and language can be given")
-	}
-	if err != nil {
-		asJSON(w, failureOf(err))
+	if !endpoint.Decode(w, r, &req) {
 		return
 	}
+	if !(req.Timeout >= 0 && req.Timeout <= maxRun.Seconds()) {
+		endpoint.Refuse(w, "timeout is not between 0 and %v seconds", maxRun.Seconds())
+		return
+	}
+	if req.ContextID != "" && req.Language != "" {
+		endpoint.Refuse(w, "only one of context_id and language can be given")
+		return
+	}
+	ctx := r.Context() // with the user that acts
 	timeout := time.Duration(req.Timeout * float64(time.Second))
 	if timeout == 0 {
 		timeout = defaultRun

@@ -32,7 +32,7 @@ const (
 	EventsHeader = "Sandbox-Code-Events"
 )
 
-// maxBody bounds the body of a request, in bytes.
+// maxBody bounds the body of a request to [Service.Handler], in bytes.
 const maxBody = 32 << 20
 
 // Routed reports whether a request is for the code interpreter: its header or its
@@ -81,7 +81,7 @@ func (s *Service) Handler() http.Handler {
 		writeJSON(w, "OK")
 	})
 	mux.HandleFunc("POST /execute", s.executeE2B)
-	mux.HandleFunc("POST /contexts", func(w http.ResponseWriter, r *http.Request) { s.create(w, r, text) })
+	mux.HandleFunc("POST /contexts", s.createE2B)
 	mux.HandleFunc("GET /contexts", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, s.list()) })
 	mux.HandleFunc("POST /contexts/{id}/restart", func(w http.ResponseWriter, r *http.Request) { s.restart(w, r, r.PathValue("id"), text) })
 	mux.HandleFunc("DELETE /contexts/{id}", func(w http.ResponseWriter, r *http.Request) { s.remove(w, r.PathValue("id"), text) })
@@ -114,12 +114,8 @@ func failureOf(err error) *Failure {
 	return &Failure{http.StatusInternalServerError, "E3003", err.Error()}
 }
 
-// as is the context of a request, with the user that it names: for the HTTP API it
-// is there already.
+// as is the context of a request, with the user that it names as clients of E2B do.
 func (s *Service) as(r *http.Request) (context.Context, error) {
-	if account.FromContext(r.Context()) != nil {
-		return r.Context(), nil
-	}
 	name, _, _ := r.BasicAuth()
 	u, err := s.opts.Users.Lookup(name)
 	if err != nil {
@@ -128,8 +124,9 @@ func (s *Service) as(r *http.Request) (context.Context, error) {
 	return account.NewContext(r.Context(), u), nil
 }
 
-// decode reads a body. An empty one is {}.
-func decode(w http.ResponseWriter, r *http.Request, v any) error {
+// decodeE2B reads a body as E2B's server does: an empty one is {}, and keys that are not
+// known are left alone, for clients that are newer.
+func decodeE2B(w http.ResponseWriter, r *http.Request, v any) error {
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	var long *http.MaxBytesError
 	switch {
@@ -164,7 +161,7 @@ func (s *Service) executeE2B(w http.ResponseWriter, r *http.Request) {
 	var req executeRequest
 	ctx, err := s.as(r)
 	if err == nil {
-		err = decode(w, r, &req)
+		err = decodeE2B(w, r, &req)
 	}
 	if err != nil {
 		text(w, failureOf(err))
@@ -237,16 +234,20 @@ type createRequest struct {
 	Dir      string `json:"cwd"`
 }
 
-func (s *Service) create(w http.ResponseWriter, r *http.Request, no refuse) {
+func (s *Service) createE2B(w http.ResponseWriter, r *http.Request) {
 	var req createRequest
 	ctx, err := s.as(r)
 	if err == nil {
-		err = decode(w, r, &req)
+		err = decodeE2B(w, r, &req)
 	}
 	if err != nil {
-		no(w, failureOf(err))
+		text(w, failureOf(err))
 		return
 	}
+	s.create(ctx, w, &req, text)
+}
+
+func (s *Service) create(ctx context.Context, w http.ResponseWriter, req *createRequest, no refuse) {
 	c, err := s.Create(ctx, req.Language, req.Dir)
 	if err != nil {
 		no(w, failureOf(err))

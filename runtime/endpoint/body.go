@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"reflect"
+	"strings"
 
+	"github.com/agent-sandbox/sandbox-go/internal/near"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 )
 
@@ -16,7 +19,8 @@ const MaxBody = 10 << 20
 
 // Decode reads the JSON object in the body of r into v, at most [MaxBody] bytes.
 // A request without a body is an empty object. Keys that v does not have are
-// refused. When it reports false, it has answered.
+// refused, with the one that they are most like. When it reports false, it has answered.
+// V is of a type that does not hold itself.
 func Decode(w http.ResponseWriter, r *http.Request, v any) bool {
 	return DecodeMax(w, r, v, MaxBody)
 }
@@ -49,12 +53,46 @@ func decode(body []byte, v any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(v); err != nil {
+		// The decoder has no other way to say so.
+		if name, ok := strings.CutPrefix(err.Error(), "json: unknown field "); ok {
+			return unknownKey(name, v)
+		}
 		return err
 	}
 	if d.More() {
 		return errors.New("something follows it")
 	}
 	return nil
+}
+
+// unknownKey is the error of a key that v does not have; quoted is how JSON writes it.
+func unknownKey(quoted string, v any) error {
+	text := "there is no key " + quoted
+	var name string
+	if json.Unmarshal([]byte(quoted), &name) != nil {
+		return errors.New(text)
+	}
+	if n := near.Best(name, keys(reflect.TypeOf(v), nil)); n != "" {
+		text += fmt.Sprintf("; did you mean %q?", n)
+	}
+	return errors.New(text)
+}
+
+// keys adds the keys of t, and of what it holds, to names.
+func keys(t reflect.Type, names []string) []string {
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		return keys(t.Elem(), names)
+	case reflect.Struct:
+		for f := range t.Fields() {
+			name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+			if name != "" && name != "-" {
+				names = append(names, name)
+			}
+			names = keys(f.Type, names)
+		}
+	}
+	return names
 }
 
 // Answer answers 200 with v as JSON. It panics when v cannot be written as JSON.

@@ -4,12 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 
 	"connectrpc.com/connect"
 
-	"github.com/agent-sandbox/sandbox-go/internal/near"
 	"github.com/agent-sandbox/sandbox-go/runtime/fault"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
@@ -127,18 +125,6 @@ func HTTP(w http.ResponseWriter, err error) bool {
 		fault.HTTP(w, r.Status(), r.Code, err.Error())
 	}
 	return ok
-}
-
-// nearest returns the one of names that name was probably meant to be; "" where
-// none is like it.
-func nearest(name string, names []string) string {
-	best, distance := "", max(2, len(name)/3)+1
-	for _, n := range slices.Sorted(slices.Values(names)) {
-		if d := near.Distance(name, n); d < distance {
-			best, distance = n, d
-		}
-	}
-	return best
 }
 
 // quoted writes a list as it would stand in a template.

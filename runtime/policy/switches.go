@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/agent-sandbox/sandbox-go/internal/near"
 	"github.com/agent-sandbox/sandbox-go/runtime/endpoint"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
@@ -183,7 +184,7 @@ func (l list) unknown(word string, std map[string]bool) error {
 	for c := range capabilities {
 		names = append(names, c)
 	}
-	if n := nearest(word, names); n != "" {
+	if n := near.Best(word, names); n != "" {
 		return invalid("%s: there is no endpoint %q; did you mean %q?", l.from, word, n)
 	}
 	return invalid("%s: there is no endpoint %q; groups are %s", l.from, word, strings.Join(groups(std), ", "))

@@ -107,7 +107,7 @@ func TestAPICode(t *testing.T) {
 		{"POST", "/code/run", in + `"x","language":"bash"}`, 400, "E3011"},
 		{"POST", "/code/run", in + `"x"}`, 404, "E3010"}, // it was removed
 		{"POST", "/code/run", `{"language":"bash","code":"sleep 30","timeout":0.2}`, 408, "E3001"},
-		{"POST", "/code/run", `[]`, 400, "E3011"},
+		{"POST", "/code/run", `[]`, 400, "E3006"},
 		{"POST", "/code/contexts", `{"language":"cobol"}`, 400, "E3011"},
 		{"POST", "/code/contexts/none/restart", "", 404, "E3010"},
 		{"DELETE", "/code/contexts/none", "", 404, "E3010"},

@@ -132,4 +132,3 @@ func TestDeniedVariables(t *testing.T) {
 		})
 	}
 }
-

@@ -87,6 +87,9 @@ func (p *Provider) createOnce(ctx context.Context, req providers.CreateRequest, 
 			return nil, err
 		}
 	}
+	if order.Image != "" && order.imageDigest == "" && findImage == nil { // what a template or snapshot is of is here
+		return nil, noImages()
+	}
 	if err := order.checkUser(); err != nil {
 		return nil, err
 	}

@@ -69,9 +69,6 @@ func clip(s string) string {
 // and fills in what is left open.
 func checkRequest(r *providers.CreateRequest) error {
 	r.Template = cmp.Or(r.Template, baseTemplate)
-	if r.Image != "" && findImage == nil {
-		return noImages()
-	}
 	if err := checkRootView(r); err != nil {
 		return err
 	}

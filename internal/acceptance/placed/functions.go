@@ -127,6 +127,15 @@ func built() (string, error) {
 	return string(out) + os.Getenv("PLACED_TEMPLATE"), err
 }
 
+// inImage looks for what the Dockerfile of its template has made.
+//
+//sandbox:func template=placed-image
+func inImage() (string, error) {
+	made, err := os.ReadFile("/opt/tool/made")
+	dir, derr := os.Getwd()
+	return string(made) + " " + os.Getenv("PLACED_IMAGE") + " " + dir, errors.Join(err, derr)
+}
+
 // drawn cannot run here either.
 //
 //sandbox:func gpu=A10

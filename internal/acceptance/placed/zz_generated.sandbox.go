@@ -19,6 +19,7 @@ const _ = sandboxfn.Generated1
 var (
 	_ func() (string, error)             = built
 	_ func() error                       = drawn
+	_ func() (string, error)             = inImage
 	_ func() string                      = login
 	_ func() (bool, error)               = once
 	_ func() error                       = pictured
@@ -58,6 +59,19 @@ var DrawnFunc = sandboxfn.Declare[sandboxfn.None, sandboxfn.None](sandboxfn.Decl
 func Drawn(ctx context.Context) error {
 	_, err := DrawnFunc.Call(ctx, sandboxfn.None{})
 	return err
+}
+
+// InImageFunc is the handle of [InImage].
+var InImageFunc = sandboxfn.Declare[sandboxfn.None, string](sandboxfn.Decl{
+	Package: "github.com/agent-sandbox/sandbox-go/internal/acceptance/placed", Name: "inImage", Schema: "8f13ff77ceac37f7cac90895ae00910b4eb6f1624fb3564dcfebfb951b08d6d7",
+	Options: sandboxfn.Options{Template: "placed-image", Timeout: time.Minute, Memory: 256 * sandboxfn.MiB},
+})
+
+// InImage looks for what the Dockerfile of its template has made.
+//
+// It runs inImage in a sandbox.
+func InImage(ctx context.Context) (string, error) {
+	return InImageFunc.Call(ctx, sandboxfn.None{})
 }
 
 // LoginFunc is the handle of [Login].
@@ -189,6 +203,9 @@ func init() {
 	sandboxfn.Bind(DrawnFunc, func(ctx context.Context, a sandboxfn.None) (r sandboxfn.None, err error) {
 		err = drawn()
 		return
+	})
+	sandboxfn.Bind(InImageFunc, func(ctx context.Context, a sandboxfn.None) (string, error) {
+		return inImage()
 	})
 	sandboxfn.Bind(LoginFunc, func(ctx context.Context, a sandboxfn.None) (r string, err error) {
 		r = login()

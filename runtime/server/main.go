@@ -65,13 +65,17 @@ Serves the runtime of the sandbox that this program is in.
 // says is to be started. SIGTERM and SIGINT end everything that runs here, in 10
 // seconds at most; a second one ends this program at once. The exit status is 0
 // after a signal, and otherwise that of the error that was printed.
-func Main(o *Options) { os.Exit(mainStatus(o, os.Args, os.Stderr)) }
+func Main(o *Options) { os.Exit(Run(o, filepath.Base(os.Args[0]), os.Args[1:], os.Stderr)) }
 
-func mainStatus(o *Options, args []string, stderr io.Writer) int {
-	name := filepath.Base(args[0])
+// Run is Main for a program that has other commands, too: name is what messages
+// begin with, args are the options. It returns the exit status, and takes the
+// signals SIGTERM and SIGINT while it runs. One process runs it once: what it says
+// about the process, as that its memory is nobody else's to read, stays.
+func Run(o *Options, name string, args []string, stderr io.Writer) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
-	err := runMain(o, name, args[1:], stderr, signals)
+	defer signal.Stop(signals)
+	err := runMain(o, name, args, stderr, signals)
 	if errors.Is(err, errHelp) {
 		fmt.Fprintf(stderr, mainUsage, name)
 		return 0

@@ -55,6 +55,12 @@ func TestUsage(t *testing.T) {
 		{"version", 0, "sandboxd "},
 		{"--version", 0, "sandboxd "},
 		{"serve -h", 0, "  --listen address"},
+		{"runtime -h", 0, "--template FILE"},
+		{"runtime --nope", 2, "sandboxd runtime: E8007 start runtime: no option --nope; see --help"},
+		{"--nope", 2, "sandboxd: E8007 start runtime: no option --nope; see --help"},
+		{"--template", 2, "a value is missing after --template"},
+		{"--listen 127.0.0.1:0", 2, "there is no access token"},
+		{"--template /nope --listen unix:/tmp/x", 2, "no such file"},
 		{"serve --nope", 2, "no option --nope; see sandboxd serve -h"},
 		{"serve --listen", 2, "a value is missing after --listen"},
 		{"serve --verbose=maybe", 2, "--verbose"},
@@ -105,7 +111,7 @@ func wantRun(t *testing.T, status int, text string, args ...string) {
 	if status == statusOK || len(args) < 2 {
 		return
 	}
-	if lines := strings.Count(errs.String(), "\n"); lines > 2 || !strings.HasPrefix(errs.String(), "sandboxd: E8007 ") || out.Len() > 0 {
+	if lines := strings.Count(errs.String(), "\n"); lines > 2 || !strings.HasPrefix(strings.Replace(errs.String(), "sandboxd runtime", "sandboxd", 1), "sandboxd: E8007 ") || out.Len() > 0 {
 		t.Errorf("%q: %s%s", args, out.String(), errs.String())
 	}
 }
@@ -292,6 +298,11 @@ func request(t *testing.T, c *http.Client, method, url, key, body string) (int, 
 		t.Fatal(err)
 	}
 	req.Header.Set("X-API-Key", key)
+	return do(t, c, req)
+}
+
+func do(t *testing.T, c *http.Client, req *http.Request) (int, string) {
+	t.Helper()
 	res, err := c.Do(req)
 	if err != nil {
 		t.Fatal(err)

@@ -151,7 +151,7 @@ func (f *serveFlags) run(stdout, stderr io.Writer, signals <-chan os.Signal) (er
 		g.Shutdown(context.Background())
 		return err
 	}
-	a := &server{gateway: g, listeners: listeners, names: f.listen, debug: debug, stderr: stderr}
+	a := &serving{gateway: g, listeners: listeners, names: f.listen, debug: debug, stderr: stderr}
 	return a.serve(signals)
 }
 
@@ -177,8 +177,8 @@ func firstKey(keys *gateway.Keys, stdout io.Writer) error {
 	return err
 }
 
-// server is a gateway with all its listeners.
-type server struct {
+// serving is a gateway with all its listeners.
+type serving struct {
 	gateway   *gateway.Server
 	listeners []net.Listener
 	names     []string // of listeners, as they were asked for
@@ -188,7 +188,7 @@ type server struct {
 
 // serve serves until the first signal, which lets requests end, or the second,
 // which ends the program at once.
-func (s *server) serve(signals <-chan os.Signal) error {
+func (s *serving) serve(signals <-chan os.Signal) error {
 	failed := make(chan error, len(s.listeners)+len(s.debug))
 	var wg sync.WaitGroup
 	for i, l := range s.listeners {

@@ -8,6 +8,8 @@ FUZZTIME  ?= 20s
 BENCHTIME ?= 1s
 CC        := $(shell $(GO) env CC)
 HAVE_CC   := $(shell command -v $(firstword $(CC)) 2>/dev/null)
+# Programs with the race detector else sleep for a second before they end.
+export GORACE ?= atexit_sleep_ms=0
 EXAMPLES  := ./examples/declarative
 
 .PHONY: help demo all check test race fuzz bench generate golden

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/artifact"
+	"github.com/agent-sandbox/sandbox-go/internal/raceenv"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/worker"
@@ -132,6 +133,9 @@ func workerEnv(s *setup, secrets map[string]Secret, token, digest string) map[st
 	env[worker.EnvConn] = "3"
 	env[worker.EnvCounters] = "4"
 	env[worker.EnvDigest] = digest
+	if o, ok := raceenv.Lookup(); ok {
+		env[raceenv.Name] = o
+	}
 	return env
 }
 

@@ -45,6 +45,7 @@ var rules = []rule{
 	{pkg: "internal/frame"},
 	{pkg: "internal/version"},
 	{pkg: "internal/redact"},
+	{pkg: "internal/raceenv"},
 	{pkg: "internal/netrule", foreign: []string{"golang.org/x/net/idna"}},
 	{pkg: "internal/archtest"},
 	{pkg: "internal/nsinit", std: []string{"syscall", "unsafe"}},
@@ -67,7 +68,7 @@ var rules = []rule{
 	{pkg: "internal/acceptance/...", project: []string{"sandboxfn", "sandboxfn/validate", "internal/acceptance/...", "templates/model"}},
 	{pkg: "providers", project: []string{errdefs, "templates/model"}},
 	{pkg: "providers/local", project: []string{
-		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/version", "internal/envd", "internal/netrule", "templates/model",
+		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/raceenv", "internal/version", "internal/envd", "internal/netrule", "templates/model",
 	}, foreign: []string{xsys, "golang.org/x/net/dns/dnsmessage"}},
 	{pkg: "providers/local/image", project: []string{"providers/local", errdefs, "internal/version"}, foreign: []string{"github.com/google/go-containerregistry"}},
 	{pkg: "providers/e2b", project: []string{"providers", errdefs, "internal/api", "internal/envd", "internal/netrule", "internal/redact", "internal/version"}},
@@ -82,7 +83,7 @@ var rules = []rule{
 	{pkg: "sandboxfn/sandboxtest", project: []string{"sandboxfn", errdefs, "sandboxfn/worker", "internal/frame", "internal/envelope", "internal/artifact"}, foreign: []string{xsys}},
 	{pkg: "sandboxfn", project: []string{
 		errdefs, "sandboxfn/worker", "providers", "providers/local", "providers/e2b", "providers/fc",
-		"internal/config", "internal/netrule", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/version", "templates/model", "runtime/code/drivers",
+		"internal/config", "internal/netrule", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/raceenv", "internal/version", "templates/model", "runtime/code/drivers",
 	}, foreign: []string{connect, protobuf, "github.com/klauspost/compress"}},
 	{pkg: "templates/model"},
 	{pkg: "templates", project: []string{errdefs, "internal/netrule", "templates/model"}, foreign: []string{

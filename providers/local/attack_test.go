@@ -22,6 +22,7 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/internal/envd"
 	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
+	"github.com/agent-sandbox/sandbox-go/internal/raceenv"
 	"github.com/agent-sandbox/sandbox-go/providers"
 )
 
@@ -137,6 +138,9 @@ func (g *target) attackEnv(attack string, args ...string) map[string]string {
 	}
 	if g.guest {
 		env[envGuest] = "1"
+	}
+	if o, ok := raceenv.Lookup(); ok {
+		env[raceenv.Name] = o
 	}
 	return env
 }
@@ -427,7 +431,7 @@ func (h *plantedHost) checkInit(t *testing.T, pid int) {
 	}
 	b, _ := os.ReadFile(proc + "environ")
 	for kv := range strings.SplitSeq(strings.TrimRight(string(b), "\x00"), "\x00") {
-		if name, _, _ := strings.Cut(kv, "="); name != nsinit.EnvSocket && name != "GOMAXPROCS" {
+		if name, _, _ := strings.Cut(kv, "="); name != nsinit.EnvSocket && name != "GOMAXPROCS" && name != raceenv.Name {
 			t.Errorf("environment of init: %q", kv)
 		}
 	}

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agent-sandbox/sandbox-go/internal/nsinit"
+	"github.com/agent-sandbox/sandbox-go/internal/raceenv"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -95,6 +96,9 @@ func (l *launcher) cloneHere() (*os.Process, error) {
 			Setsid:      true,
 			AmbientCaps: allCaps(),
 		},
+	}
+	if o, ok := raceenv.Lookup(); ok {
+		attr.Env = append(attr.Env, raceenv.Name+"="+o)
 	}
 	if l.s.network != netHost && l.s.cradle == nil {
 		attr.Sys.Cloneflags |= unix.CLONE_NEWNET

@@ -24,7 +24,7 @@ var (
 	aptPackage  = regexp.MustCompile(`^[a-z0-9][a-z0-9+.-]*(:[a-z0-9-]+)?([=/][A-Za-z0-9.+:~_-]+)?$`)
 	userName    = regexp.MustCompile(`^([A-Za-z_][A-Za-z0-9_.-]*\$?|[0-9]+)(:([A-Za-z_][A-Za-z0-9_.-]*|[0-9]+))?$`)
 	programName = regexp.MustCompile(`^[^/\s]+$`)
-	endpoint    = regexp.MustCompile(`^[a-z][a-z0-9_]*(\.([a-z][a-z0-9_]*\*?|\*))?$`)
+	endpoint    = regexp.MustCompile(`^[a-z*][a-z0-9_*]*(\.[a-z*][a-z0-9_*]*)?$`)
 	language    = regexp.MustCompile(`^[a-z][a-z0-9_+#-]*$`)
 )
 
@@ -289,7 +289,7 @@ func (c *checker) server() {
 			case strings.TrimSpace(s) == "":
 			case !endpoint.MatchString(s):
 				c.failf(at, "write group, group.* or group.endpoint", "%q is not a name of endpoints", s)
-			case !slices.Contains(groups, group):
+			case !slices.Contains(groups, group) && !strings.Contains(group, "*"):
 				hint := didYouMean(group, groups)
 				if hint == "" {
 					hint = "known are " + strings.Join(groups, ", ")
@@ -299,6 +299,12 @@ func (c *checker) server() {
 				c.fail(at, "default stands for what is on, and belongs to enable", "")
 			case group == "core" && strings.HasPrefix(at, "server.disable"):
 				c.fail(at, "core cannot be switched off", "")
+			case !meansEndpoint(s):
+				hint := didYouMean(s, endpoints)
+				if hint == "" {
+					hint = "docs/http-api.md lists them"
+				}
+				c.failf(at, hint, "there is no endpoint %q", s)
 			}
 		}
 	}

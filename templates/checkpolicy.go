@@ -10,8 +10,12 @@ import (
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
-// maxElements is how many elements a pattern of the policy can have.
-const maxElements = 63
+// Limits of the policy, as the runtime has them.
+const (
+	maxElements = 63       // of a pattern
+	minOutput   = 4 << 10  // bytes kept of an output
+	maxOutput   = 64 << 20 // the same
+)
 
 var envPattern = regexp.MustCompile(`^[A-Za-z0-9_*?\[\]^-]+$`)
 
@@ -70,8 +74,11 @@ func (c *checker) policy() {
 			c.failf(fmt.Sprintf("policy.commands.env_deny[%d]", i), "write a name, with * for any text", "%q is not a pattern of variables", v)
 		}
 	}
-	if p.MaxProcesses < 0 || p.MaxRuntime < 0 || p.MaxOutput < 0 {
+	if p.MaxProcesses < 0 || p.MaxRuntime < 0 {
 		c.fail("policy.commands", "a limit of policy.commands is below zero", "")
+	}
+	if p.MaxOutput != 0 && (p.MaxOutput < minOutput || p.MaxOutput > maxOutput) {
+		c.failf("policy.commands.max_output", "write 4KiB to 64MiB", "max_output is %d bytes", p.MaxOutput)
 	}
 }
 
@@ -95,7 +102,10 @@ func (c *checker) rules(at string, list []model.CommandRule) {
 			c.fail(at, "a rule has no program", "")
 		case path.IsAbs(r.Program):
 			c.absolute(at+".program", "program", r.Program)
-		case !programName.MatchString(r.Program):
+			if strings.ContainsAny(r.Program, " \t") && len(r.Args) == 0 {
+				c.failf(at+".program", "write arguments into args", "program %q holds a space", r.Program)
+			}
+		case !programName.MatchString(r.Program) || r.Program == "." || r.Program == "..":
 			c.failf(at+".program", "write a name, or an absolute path", "%q is not the name of a program", r.Program)
 		}
 	}

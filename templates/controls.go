@@ -98,7 +98,7 @@ func policy(t *model.Template) field {
 			texts("env_deny", "policy.commands.env_deny", "patterns of variables that are taken out", &c.EnvDeny),
 			number("max_processes", "policy.commands.max_processes", "at once; default no limit", &c.MaxProcesses),
 			duration("max_runtime", "policy.commands.max_runtime", "of one command; default no limit", &c.MaxRuntime, false),
-			size("max_output", "policy.commands.max_output", "bytes kept of each output", &c.MaxOutput),
+			size("max_output", "policy.commands.max_output", "bytes kept of each output, 4 KiB to 64 MiB; default 1 MiB", &c.MaxOutput),
 		),
 	)
 }

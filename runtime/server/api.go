@@ -22,6 +22,17 @@ func Endpoints() []endpoint.Endpoint {
 	return rowsOf(&httpapi.API{}, &command.Service{}, &code.Service{})
 }
 
+// EndpointNames are the names that the switches of a template know, sorted: those of
+// [Endpoints] and of what only the protocol of envd has.
+func EndpointNames() []string {
+	var names []string
+	for _, row := range slices.Concat(protocolRows, Endpoints()) {
+		names = append(names, row.Name)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
 // rowsOf puts together what the packages of the runtime offer.
 func rowsOf(api *httpapi.API, commands *command.Service, cells *code.Service) []endpoint.Endpoint {
 	var rows []endpoint.Endpoint

@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
@@ -99,7 +100,9 @@ func namedError(op string, res *http.Response) error {
 }
 
 // namedCommand is what names of commands are like. Others could be another path.
-var namedCommand = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
+var namedCommand = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
+})
 
 // NamedStream is a named command that runs. It is for one goroutine.
 type NamedStream struct {
@@ -117,7 +120,7 @@ type NamedStream struct {
 // that is not there, E3014 for arguments, E8004 for a server without such an API.
 func (c *Client) RunCommand(ctx context.Context, name string, args []byte) (*NamedStream, error) {
 	op := "run command " + name
-	if !namedCommand.MatchString(name) {
+	if !namedCommand().MatchString(name) {
 		return nil, errdefs.New("E3005", "run command", fmt.Sprintf("%q is not the name of a command", cut(name)))
 	}
 	ctx, cancel := context.WithCancelCause(ctx)

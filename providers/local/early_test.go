@@ -3,6 +3,7 @@
 package local
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -48,4 +49,41 @@ func TestInitialisers(t *testing.T) {
 			t.Logf("inside: %s", inside)
 		})
 	}
+}
+
+// TestInitialisersAreSmall bounds what the packages of init allocate before it
+// begins: every sandbox waits for that.
+func TestInitialisersAreSmall(t *testing.T) {
+	cmd := exec.Command(selfPath(t), "-test.run=^$")
+	cmd.Env = append(os.Environ(), "GODEBUG=inittrace=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	const most = 48 << 10 // bytes; the descriptors of a protocol take 33,000
+	seen := 0
+	for line := range strings.Lines(string(out)) {
+		var pkg string
+		var at, clock float64
+		var bytes, allocs int
+		if n, _ := fmt.Sscanf(line, "init %s @%f ms, %f ms clock, %d bytes, %d allocs", &pkg, &at, &clock, &bytes, &allocs); n != 5 || !strings.Contains(pkg, "/sandbox-go/") {
+			continue
+		}
+		seen++
+		if bytes > most {
+			t.Errorf("the initialisers of %s allocate %d bytes", pkg, bytes)
+		}
+	}
+	if seen < 5 {
+		t.Errorf("only %d packages are reported: %s", seen, out)
+	}
+}
+
+func selfPath(t *testing.T) string {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return exe
 }

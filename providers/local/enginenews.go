@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
@@ -46,23 +47,29 @@ func (n *engineNews) Write(p []byte) (int, error) {
 
 var (
 	// The line before a step: "[1/2] STEP 2/3: RUN make", "Step 2/3 : RUN make".
-	stepBegins = regexp.MustCompile(`^(?:\[\d+/\d+\] )?(?:STEP|Step) (\d+)(?:/(\d+))? ?: (.*)$`)
+	stepBegins = lazily(`^(?:\[\d+/\d+\] )?(?:STEP|Step) (\d+)(?:/(\d+))? ?: (.*)$`)
 	// The last line of an engine whose step has failed.
-	stepFails = regexp.MustCompile(`^(?:Error: )?(?:error )?building at STEP ".*": (.*)$|^(The command '.*' returned a non-zero code: \d+)$`)
+	stepFails = lazily(`^(?:Error: )?(?:error )?building at STEP ".*": (.*)$|^(The command '.*' returned a non-zero code: \d+)$`)
 	// What a daemon says about its steps.
-	stepImage     = regexp.MustCompile(`^ ---> ([0-9a-f]{7,64})$`)
-	stepContainer = regexp.MustCompile(`^ ---> Running in ([0-9a-f]{7,64})$`)
-	daemonSays    = regexp.MustCompile(`^ --->|^Removing intermediate container [0-9a-f]+$|^Sending build context to Docker daemon|^DEPRECATED: The legacy builder|^ +Install the buildx component|^ +BuildKit is currently disabled|^ +https://docs.docker.com/go/buildx/$|^ +environment-variable\.$`)
+	stepImage     = lazily(`^ ---> ([0-9a-f]{7,64})$`)
+	stepContainer = lazily(`^ ---> Running in ([0-9a-f]{7,64})$`)
+	daemonSays    = lazily(`^ --->|^Removing intermediate container [0-9a-f]+$|^Sending build context to Docker daemon|^DEPRECATED: The legacy builder|^ +Install the buildx component|^ +BuildKit is currently disabled|^ +https://docs.docker.com/go/buildx/$|^ +environment-variable\.$`)
 	// BuildKit numbers what it does: "#5 [build 2/3] RUN make", "#5 0.045 made".
-	kitLine = regexp.MustCompile(`^#(\d+) (.*)$`)
-	kitStep = regexp.MustCompile(`^\[(?:\S+ )?(\d+)/(\d+)\] (.*)$`)
-	kitText = regexp.MustCompile(`^\d+\.\d+ (.*)$`)
-	colours = regexp.MustCompile("\x1b\\[[0-9;]*m")
+	kitLine = lazily(`^#(\d+) (.*)$`)
+	kitStep = lazily(`^\[(?:\S+ )?(\d+)/(\d+)\] (.*)$`)
+	kitText = lazily(`^\d+\.\d+ (.*)$`)
+	colours = lazily("\x1b\\[[0-9;]*m")
 )
 
+// lazily is a pattern that is compiled where it is used: this package is part of
+// init, which starts with every sandbox.
+func lazily(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
+
 func (n *engineNews) line(text string) {
-	text = colours.ReplaceAllString(text, "")
-	if m := kitLine.FindStringSubmatch(text); m != nil && n.engine == "docker" && (n.kit != nil || n.now.number == 0) {
+	text = colours().ReplaceAllString(text, "")
+	if m := kitLine().FindStringSubmatch(text); m != nil && n.engine == "docker" && (n.kit != nil || n.now.number == 0) {
 		n.kitLine(m[1], m[2])
 		return
 	}
@@ -70,7 +77,7 @@ func (n *engineNews) line(text string) {
 		n.b.tell(providers.BuildEvent{Kind: providers.BuildOutput, Text: text})
 		return
 	}
-	if m := stepBegins.FindStringSubmatch(text); m != nil {
+	if m := stepBegins().FindStringSubmatch(text); m != nil {
 		n.finish()
 		number, _ := strconv.Atoi(m[1])
 		steps, _ := strconv.Atoi(m[2])
@@ -80,7 +87,7 @@ func (n *engineNews) line(text string) {
 	if strings.HasPrefix(text, "[Warning] one or more build args were not consumed: ["+markArg+"]") {
 		return
 	}
-	if m := stepFails.FindStringSubmatch(text); m != nil {
+	if m := stepFails().FindStringSubmatch(text); m != nil {
 		n.fault = m[1] + m[2]
 		return
 	}
@@ -92,17 +99,17 @@ func (n *engineNews) line(text string) {
 
 // daemonLine notes what the daemon makes. It is false for what a step prints.
 func (n *engineNews) daemonLine(text string) bool {
-	if m := stepContainer.FindStringSubmatch(text); m != nil {
+	if m := stepContainer().FindStringSubmatch(text); m != nil {
 		n.containers = append(n.containers, m[1])
 		return true
 	}
-	if m := stepImage.FindStringSubmatch(text); m != nil {
+	if m := stepImage().FindStringSubmatch(text); m != nil {
 		if word, _, _ := strings.Cut(n.now.text, " "); !strings.EqualFold(word, "FROM") { // which is not of this build
 			n.images = append(n.images, m[1])
 		}
 		return true
 	}
-	return daemonSays.MatchString(text)
+	return daemonSays().MatchString(text)
 }
 
 // kitLine takes a line of BuildKit, whose steps may run at the same time.
@@ -114,7 +121,7 @@ func (n *engineNews) kitLine(id, text string) {
 		}
 		s = &engineStep{}
 		n.kit[id] = s
-		if m := kitStep.FindStringSubmatch(text); m != nil {
+		if m := kitStep().FindStringSubmatch(text); m != nil {
 			number, _ := strconv.Atoi(m[1])
 			steps, _ := strconv.Atoi(m[2])
 			*s = n.begin(number, steps, m[3])
@@ -132,7 +139,7 @@ func (n *engineNews) kitLine(id, text string) {
 	if s.number == 0 {
 		return // the engine's own doings
 	}
-	if m := kitText.FindStringSubmatch(text); m != nil {
+	if m := kitText().FindStringSubmatch(text); m != nil {
 		n.output(s, m[1])
 	} else if (strings.HasPrefix(text, "DONE ") || text == "CACHED") && !s.done {
 		s.done = true

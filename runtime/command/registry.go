@@ -55,13 +55,15 @@ func (e *entry) limit() time.Duration {
 func NewRegistry() *Registry { return &Registry{} }
 
 // names are those that need no escaping in an address.
-var names = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
+var names = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$`)
+})
 
 const opRegister = "register command"
 
 // add puts e in, unless its name is malformed or taken, or the registry frozen.
 func (r *Registry) add(e *entry) error {
-	if !names.MatchString(e.info.Name) {
+	if !names().MatchString(e.info.Name) {
 		return errdefs.New("E3011", opRegister, fmt.Sprintf("the name %q is not of 1 to 64 letters, digits, '_', '-' and '.', or begins with one of the last two", e.info.Name))
 	}
 	r.mu.Lock()

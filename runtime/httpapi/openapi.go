@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/endpoint"
@@ -24,7 +25,7 @@ func OpenAPI(rows []endpoint.Endpoint) map[string]any {
 	}}}
 	ids := map[string]bool{}
 	for _, row := range rows {
-		path := variable.ReplaceAllString(row.Path, "{$1}")
+		path := variable().ReplaceAllString(row.Path, "{$1}")
 		item, _ := paths[path].(object)
 		if item == nil {
 			item = object{}
@@ -71,7 +72,9 @@ func OpenAPI(rows []endpoint.Endpoint) map[string]any {
 }
 
 // variable is one of a path pattern, with or without an expression.
-var variable = regexp.MustCompile(`\{([a-z_]+)(?::[^{}]*(?:\{[^{}]*\}[^{}]*)*)?\}`)
+var variable = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`\{([a-z_]+)(?::[^{}]*(?:\{[^{}]*\}[^{}]*)*)?\}`)
+})
 
 func (s schemas) operation(row endpoint.Endpoint) object {
 	group, _, _ := strings.Cut(row.Name, ".")
@@ -80,7 +83,7 @@ func (s schemas) operation(row endpoint.Endpoint) object {
 		op["security"] = []any{}
 	}
 	parameters := []any{object{"$ref": "#/components/parameters/User"}}
-	for _, m := range variable.FindAllStringSubmatch(row.Path, -1) {
+	for _, m := range variable().FindAllStringSubmatch(row.Path, -1) {
 		parameters = append(parameters, object{"name": m[1], "in": "path", "required": true, "schema": object{"type": "string"}})
 	}
 	for _, p := range row.Query {

@@ -126,7 +126,8 @@ func shellArgs(script string) []string {
 // Attach prepares to follow a process that runs in the sandbox, or ended a
 // short while ago: what the server still holds of its output comes first, then
 // the rest, then how it ended. When ctx ends, following ends and the process
-// goes on. Of the fields of the Cmd only the streams count.
+// goes on. Of the fields of the Cmd only the streams count: Stdin and
+// [Cmd.StdinPipe] write to a process that was started with an input, and end it.
 func (sb *Sandbox) Attach(ctx context.Context, pid int) *Cmd {
 	cmd := &Cmd{Path: "process " + strconv.Itoa(pid), Detach: true, ctx: ctx, sb: sb, follow: true, started: make(chan struct{})}
 	if pid > 0 && int64(pid) <= math.MaxUint32 {

@@ -612,6 +612,35 @@ func TestAttach(t *testing.T) {
 		if err := sb.Attach(t.Context(), 999999).Run(); !errors.Is(err, ErrProcessGone) {
 			t.Errorf("no such process: %v", err)
 		}
+		t.Run("input", func(t *testing.T) {
+			ctx, leave := context.WithCancel(t.Context())
+			first := sb.Shell(ctx, "cat; echo end")
+			first.Detach = true
+			in, err := first.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := first.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.WriteString(in, "one\n"); err != nil {
+				t.Error(err)
+			}
+			leave()
+			second := sb.Attach(t.Context(), first.Process.Pid)
+			if in, err = second.StdinPipe(); err != nil {
+				t.Fatal(err)
+			}
+			var out strings.Builder
+			second.Stdout = &out
+			if err := second.Start(); err != nil {
+				t.Fatal(err)
+			}
+			_, err = io.WriteString(in, "two\n")
+			if err := errors.Join(err, in.Close(), second.Wait(), first.Wait()); err != nil || out.String() != "one\ntwo\nend\n" {
+				t.Errorf("got %q, %v", out.String(), err)
+			}
+		})
 		t.Run("leaving ends nothing", func(t *testing.T) {
 			run := sb.Command(t.Context(), "sleep", "100")
 			if err := run.Start(); err != nil {

@@ -75,6 +75,15 @@ func (a *API) processRows() []endpoint.Endpoint {
 			Produces: endpoint.EventStream, Errors: []endpoint.Error{gone}, Handle: a.processStream,
 		},
 		{
+			Name: "process.input", Method: http.MethodPost, Path: "/process/{pid:[0-9]+}/stdin",
+			Summary: "Write to the standard input of a process, or type into its terminal, and end the input; answers once all is taken.",
+			Request: InputRequest{}, Response: Written{}, Handle: a.processInput,
+			Errors: []endpoint.Error{
+				{Status: 400, Code: "E3011", Summary: "malformed; or the input of a terminal is to be ended"}, gone,
+				{Status: 409, Code: "E3013", Summary: "it has no standard input, or that is closed"},
+			},
+		},
+		{
 			Name: "process.signal", Method: http.MethodPost, Path: "/process/{pid:[0-9]+}/signal",
 			Summary: "Signal the group of a process; KILL ends all that it has started.",
 			Request: SignalRequest{}, Response: Signalled{}, Handle: a.processSignal,
@@ -89,6 +98,7 @@ type StartRequest struct {
 	Argv    []string          `json:"argv,omitempty" doc:"program and arguments"`
 	Cwd     string            `json:"cwd,omitempty"`
 	Env     map[string]string `json:"env,omitempty"`
+	Stdin   bool              `json:"stdin,omitempty" doc:"it reads what POST /process/{pid}/stdin writes, until that is closed; otherwise there is nothing to read"`
 }
 
 // Started is the answer of POST /process/start.
@@ -119,7 +129,7 @@ func (a *API) start(w http.ResponseWriter, r *http.Request) {
 	}
 	free := func() { <-a.started }
 	run, err := a.opts.Process.Begin(r.Context(), &pb.StartRequest{
-		Process: &pb.ProcessConfig{Cmd: argv[0], Args: argv[1:], Cwd: proto.String(req.Cwd), Envs: req.Env}, Stdin: proto.Bool(false),
+		Process: &pb.ProcessConfig{Cmd: argv[0], Args: argv[1:], Cwd: proto.String(req.Cwd), Envs: req.Env}, Stdin: proto.Bool(req.Stdin),
 	})
 	if err != nil {
 		free()

@@ -70,7 +70,7 @@ func (s *Service) Begin(ctx context.Context, req *pb.StartRequest, extra ...*os.
 
 // Follow follows a process from the oldest output that is still kept, as
 // [Service.Connect] does. It is refused where the endpoint is off that what is for
-// processes or, where it is one, for terminals: "connect" or "signal".
+// processes or, where it is one, for terminals: "connect", "input" or "signal".
 func (s *Service) Follow(what string, sel *pb.ProcessSelector) (*Running, error) {
 	p, err := s.findFor(what, sel, true)
 	if err != nil {
@@ -81,6 +81,9 @@ func (s *Service) Follow(what string, sel *pb.ProcessSelector) (*Running, error)
 
 // Pid is the number of the process.
 func (r *Running) Pid() int { return r.p.pid }
+
+// Terminal reports whether it runs in a terminal.
+func (r *Running) Terminal() bool { return r.p.term != nil }
 
 // Done is closed when the process has ended and its output is complete.
 func (r *Running) Done() <-chan struct{} { return r.p.ended }

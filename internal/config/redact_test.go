@@ -214,7 +214,9 @@ func TestReport(t *testing.T) {
 	o := world{env: map[string]string{
 		"SANDBOX_TEMPLATE": "a", "EBX_TEMPLATE": "b", "AccessKey": "x", "AccessSecret": "y",
 	}, files: map[string]string{"~/.ebx/.env": "SANDBOX_LIFETIME=5m", ".env": "SANDBOX_TEMPALTE=x\nDOCKER_HOST=x"}}.build(t)
-	o.Environ = func() []string { return []string{"SANDBOX_LIFETIEM=1", "SANDBOX_WORKER_FD=3", "PATH=/bin"} }
+	o.Environ = func() []string {
+		return []string{"SANDBOX_LIFETIEM=1", "SANDBOX_TEMPLATE_INDX=x", "SANDBOX_TEMPLATE_INDEX=https://u:hidden@h/i", "SANDBOX_TEMPLATE_FILE=f", "SANDBOX_WORKER_FD=3", "PATH=/bin"}
+	}
 	c, err := Load(o)
 	if err != nil {
 		t.Fatal(err)
@@ -225,6 +227,7 @@ func TestReport(t *testing.T) {
 		`level=WARN msg="variable is out of use" variable=AccessKey instead=ALIBABA_CLOUD_ACCESS_KEY_ID`,
 		`level=WARN msg="settings of the predecessor are used; move them to the new files" from=~/.ebx to=~/.config/sandbox`,
 		`level=DEBUG msg="variable not known" variable=SANDBOX_LIFETIEM nearest=SANDBOX_LIFETIME`,
+		`level=DEBUG msg="variable not known" variable=SANDBOX_TEMPLATE_INDX nearest=SANDBOX_TEMPLATE_INDEX`,
 		`level=DEBUG msg="variable not known" variable=SANDBOX_TEMPALTE source="./.env line 1, SANDBOX_TEMPALTE"`,
 		`level=DEBUG msg="a project cannot set a variable; it is not used" variable=DOCKER_HOST`,
 		`level=DEBUG msg="provider chosen" provider=local reason="no provider and no API key is configured"`,
@@ -236,5 +239,10 @@ func TestReport(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "SANDBOX_WORKER_FD") {
 		t.Error("a variable of the worker is not unknown")
+	}
+	for _, never := range []string{"SANDBOX_TEMPLATE_INDEX ", "SANDBOX_TEMPLATE_FILE", "hidden"} {
+		if strings.Contains(out.String(), never) {
+			t.Errorf("%q in\n%s", never, &out)
+		}
 	}
 }

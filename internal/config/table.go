@@ -72,6 +72,7 @@ var table = []setting{
 	{key: "sandbox_url", vars: []string{"SANDBOX_URL", "E2B_SANDBOX_URL"}, kind: address, place: inConfig, project: true, about: "data plane, where one address serves all sandboxes"},
 	{key: "insecure", vars: []string{"SANDBOX_INSECURE"}, kind: toggle, place: inConfig, def: "false", about: "allows `http` addresses of other machines"},
 	{key: "template", vars: []string{"SANDBOX_TEMPLATE", "EBX_TEMPLATE"}, kind: name, place: inConfig, project: true, auto: "the provider's", about: "template of sandboxes"},
+	{key: "template_index", vars: []string{"SANDBOX_TEMPLATE_INDEX"}, kind: text, auto: "none: built-in names only", about: "catalog of templates, an `https` address or a file; of the environment alone, for `sandbox template` and package templates"},
 	{key: "lifetime", vars: []string{"SANDBOX_LIFETIME"}, kind: duration, place: inConfig, project: true, auto: "the provider's", about: "lifetime of sandboxes"},
 	{key: "http_timeout", vars: []string{"SANDBOX_HTTP_TIMEOUT"}, kind: duration, place: inConfig, project: true, auto: "30s", about: "limit of one request"},
 	{key: "create_timeout", vars: []string{"SANDBOX_CREATE_TIMEOUT"}, kind: duration, place: inConfig, project: true, auto: "120s, or what the provider needs", about: "limit of a creation"},
@@ -124,7 +125,7 @@ var openTables = []string{"fcnative", "plugin"}
 // others are variables, or beginnings of such, that are read elsewhere.
 var others = []string{
 	"SANDBOX_ID", "SANDBOX_MODE", "SANDBOX_NSINIT", "SANDBOX_RUNTIME_BINARY", "SANDBOX_WORKER", "SANDBOX_MCP_TOKEN", "SANDBOX_AGENT_",
-	"SANDBOX_CODEX_", "SANDBOX_QWEN_", "SANDBOX_SERVER_", "SANDBOX_LIVE_", "SANDBOX_PLUGIN_",
+	"SANDBOX_CODEX_", "SANDBOX_QWEN_", "SANDBOX_SERVER_", "SANDBOX_TEMPLATE_FILE", "SANDBOX_LIVE_", "SANDBOX_PLUGIN_",
 }
 
 // builtIn are the providers that a project may name.

@@ -103,6 +103,8 @@ func TestProject(t *testing.T) {
 		{"profile", ".env", "SANDBOX_PROFILE=x", "./.env line 1, SANDBOX_PROFILE: a project cannot set SANDBOX_PROFILE"},
 		{"insecure variable", ".env", "SANDBOX_INSECURE=1", "cannot set SANDBOX_INSECURE"},
 		{"config folder", ".env", "SANDBOX_CONFIG_DIR=/x", "cannot set SANDBOX_CONFIG_DIR"},
+		{"catalog", ".env", "SANDBOX_TEMPLATE_INDEX=https://evil.example/i", "cannot set SANDBOX_TEMPLATE_INDEX"},
+		{"catalog in a file", "sandbox.toml", "template_index = 'x'", "template_index"},
 		{"plugin as provider", "sandbox.toml", "provider = 'acme'", "provider that is built in"},
 		{"plugin as provider", ".env", "SANDBOX_PROVIDER=acme", "provider that is built in"},
 	} {

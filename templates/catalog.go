@@ -165,11 +165,15 @@ type indexState struct {
 // LoadIndex reads the catalog at the address of the options: an https address or a
 // file. A copy that was looked at within the last hour is used as it is; an older one
 // too, with a notice, when the network fails. Notices are the second result. Without
-// an address, the catalog is empty.
+// an address it is E8007, which says what to set.
 func LoadIndex(ctx context.Context, o *ResolveOptions) (*Index, []string, error) {
 	r, err := o.resolver()
 	if err != nil {
 		return nil, nil, err
+	}
+	if r.o.Index == "" {
+		return nil, nil, &errdefs.Error{Code: "E8007", Op: "read catalog", Message: "no catalog is configured",
+			Suggestion: "set SANDBOX_TEMPLATE_INDEX, or ResolveOptions.Index, to the https address or the file of one"}
 	}
 	ix, err := r.index(ctx)
 	return ix, r.notices, err

@@ -1,6 +1,7 @@
 package templates
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -177,5 +178,46 @@ func TestResolveNames(t *testing.T) {
 		if _, err := Resolve(t.Context(), ref, o); code(err) != "E2001" || !strings.Contains(hint(err), hinted) {
 			t.Errorf("%s: %v, hint %q", ref, err, hint(err))
 		}
+	}
+}
+
+// A name that stands for nothing is told with where was looked, and with what is
+// probably meant: built in, of the catalog, a folder beside, or a copy.
+func TestUnknownName(t *testing.T) {
+	t.Setenv("SANDBOX_TEMPLATE_INDEX", "")
+	s := gitServer(t)
+	s.repo(t, "warehouse", map[string]string{"template.yaml": "name: warehouse\n"})
+	dir := t.TempDir()
+	for _, name := range []string{"Tooling/template.yaml", "empty-folder/x", "own/Dockerfile"} {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o755), os.WriteFile(filepath.Join(dir, name), []byte("name: x\n"), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	index := filepath.Join(dir, "index.yaml")
+	if err := os.WriteFile(index, []byte("templates: [{name: Browser, repo: o/r}]\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	o := &ResolveOptions{CacheDir: t.TempDir(), Dir: dir}
+	if _, err := Resolve(t.Context(), s.URL+"/warehouse", o); err != nil {
+		t.Fatal(err)
+	}
+	const built = "none of the built-in base, code-interpreter, go, node, python, and "
+	for _, c := range []struct{ name, index, says, hint string }{
+		{"nodes", "", built + "is nowhere else, as no catalog is configured", `did you mean "node"? Otherwise set SANDBOX_TEMPLATE_INDEX to the address or the file of a catalog; a folder is written ./nodes`},
+		{"browsre", index, built + "is not in the catalog " + index, `did you mean "browser"? Otherwise a folder is written ./browsre`},
+		{"tooling", index, "", `did you mean "./Tooling"?`},
+		{"owm", index, "", `did you mean "./own"?`},
+		{"warehose", "", "", `did you mean "` + s.URL + `/warehouse`},
+		{"empty-folder", index, "", `a folder is written ./empty-folder`},
+		{"completely-different", index, "", `a folder is written ./completely-different`},
+	} {
+		o.Index = c.index
+		_, err := Resolve(t.Context(), c.name, o)
+		if code(err) != "E2001" || !strings.Contains(err.Error(), c.says) || !strings.HasPrefix(hint(err), c.hint) {
+			t.Errorf("%s: %v, hint %q, want %q", c.name, err, hint(err), c.hint)
+		}
+	}
+	if _, _, err := LoadIndex(t.Context(), &ResolveOptions{CacheDir: o.CacheDir}); code(err) != "E8007" || !strings.Contains(hint(err), "SANDBOX_TEMPLATE_INDEX") {
+		t.Errorf("no catalog: %v, hint %q", err, hint(err))
 	}
 }

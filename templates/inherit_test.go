@@ -204,7 +204,7 @@ func TestBuiltin(t *testing.T) {
 		}
 	}
 	_, err := Resolve(t.Context(), "pyhton", &ResolveOptions{CacheDir: t.TempDir()})
-	if code(err) != "E2001" || !strings.Contains(hint(err), "python") {
+	if code(err) != "E2001" || !strings.Contains(hint(err), `did you mean "python"?`) {
 		t.Errorf("a typing mistake: %v, hint %q", err, hint(err))
 	}
 }

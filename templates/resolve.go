@@ -375,15 +375,7 @@ func (r *resolver) named(ctx context.Context, ref Ref) (*found, error) {
 	}
 	e, ok := ix.Find(ref.Name)
 	if !ok {
-		known := Builtin()
-		for _, e := range ix.Templates {
-			known = append(known, strings.ToLower(e.Name))
-		}
-		hint := didYouMean(ref.Name, known)
-		if hint == "" && r.o.Index == "" {
-			hint = "built-in are " + strings.Join(Builtin(), ", ") + "; other names need a catalog (SANDBOX_TEMPLATE_INDEX); a folder is written ./" + ref.Name
-		}
-		return nil, &errdefs.Error{Code: "E2001", Op: "resolve template", Message: fmt.Sprintf("template %q is neither built in nor in the catalog", ref.Name), Suggestion: hint}
+		return nil, r.noName(ref.Name, ix)
 	}
 	source, err := e.Source()
 	if err != nil || e.Repo == "" {

@@ -59,7 +59,7 @@ var rules = []rule{
 	{pkg: "internal/near"},
 	{pkg: "internal/config", project: []string{errdefs, "internal/near", "internal/redact"}, foreign: []string{"github.com/pelletier/go-toml/v2"}},
 	{pkg: "internal/api", project: []string{errdefs, "internal/redact", "internal/version"}},
-	{pkg: "internal/gateway", project: []string{errdefs, "providers", "providers/local", "internal/envd", "internal/api", "internal/netrule", "internal/redact", "internal/version"},
+	{pkg: "internal/gateway", project: []string{errdefs, "internal/near", "providers", "providers/local", "internal/envd", "internal/api", "internal/netrule", "internal/redact", "internal/version"},
 		foreign: []string{"github.com/gorilla/mux", xsys}},
 	{pkg: "internal/fakes/...", project: []string{errdefs, "providers", "providers/local", "runtime/...", "internal/..."}, foreign: []string{"github.com/gorilla/mux", xsys}},
 	{pkg: "internal/layertar", foreign: []string{xsys}},
@@ -68,7 +68,7 @@ var rules = []rule{
 	{pkg: "internal/acceptance/...", project: []string{"sandboxfn", "sandboxfn/validate", "internal/acceptance/...", "templates/model"}},
 	{pkg: "providers", project: []string{errdefs, "templates/model"}},
 	{pkg: "providers/local", project: []string{
-		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/nsinit", "internal/raceenv", "internal/version", "internal/envd", "internal/netrule", "templates/model",
+		"providers", errdefs, "runtime/...", "internal/artifact", "internal/layertar", "internal/near", "internal/nsinit", "internal/raceenv", "internal/version", "internal/envd", "internal/netrule", "templates/model",
 	}, foreign: []string{xsys, "golang.org/x/net/dns/dnsmessage"}},
 	{pkg: "providers/local/image", project: []string{"providers/local", errdefs, "internal/version"}, foreign: []string{"github.com/google/go-containerregistry"}},
 	{pkg: "providers/e2b", project: []string{"providers", errdefs, "internal/api", "internal/envd", "internal/netrule", "internal/redact", "internal/version"}},
@@ -86,7 +86,7 @@ var rules = []rule{
 		"internal/config", "internal/netrule", "internal/redact", "internal/envd", "internal/frame", "internal/envelope", "internal/artifact", "internal/raceenv", "internal/version", "templates/model", "runtime/code/drivers",
 	}, foreign: []string{connect, protobuf, "github.com/klauspost/compress"}},
 	{pkg: "templates/model"},
-	{pkg: "templates", project: []string{errdefs, "internal/netrule", "templates/model"}, foreign: []string{
+	{pkg: "templates", project: []string{errdefs, "internal/near", "internal/netrule", "templates/model"}, foreign: []string{
 		"github.com/goccy/go-yaml", "github.com/google/go-containerregistry", "github.com/klauspost/compress", "golang.org/x/mod", xsys,
 	}},
 	{pkg: "runtime/code/drivers"}, // sandboxfn links it: nothing of the server

@@ -2,9 +2,13 @@ package gateway
 
 import (
 	"context"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 
+	"github.com/agent-sandbox/sandbox-go/internal/near"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -39,7 +43,32 @@ func (s *Server) template(ctx context.Context, name string) (template, error) {
 			return template{}, err
 		}
 	}
-	return template{}, refuse(http.StatusNotFound, "E2001", "template %q not found; this gateway has %q", clip(name), baseTemplate)
+	return template{}, s.noTemplate(ctx, plain)
+}
+
+// maxNamed bounds the templates that an answer names.
+const maxNamed = 12
+
+// noTemplate is the answer for a name that there is no template of.
+func (s *Server) noTemplate(ctx context.Context, name string) error {
+	known := append([]string{baseTemplate}, slices.Sorted(maps.Keys(s.opts.Templates))...)
+	if b, ok := s.opts.Provider.(providers.TemplateBuilder); ok {
+		built, err := b.ListTemplates(ctx)
+		if err != nil {
+			return err
+		}
+		for _, t := range built {
+			known = append(known, t.Name)
+		}
+	}
+	hint := ""
+	if like := near.Best(name, known); like != "" {
+		hint = fmt.Sprintf("; did you mean %q?", like)
+	}
+	if n := len(known) - maxNamed; n > 0 {
+		known = append(known[:maxNamed], fmt.Sprintf("%d more", n))
+	}
+	return refuse(http.StatusNotFound, "E2001", "template %q not found; this gateway has %s%s", clip(name), strings.Join(known, ", "), hint)
 }
 
 // clip shortens text of a client for a message.

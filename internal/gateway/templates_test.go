@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"github.com/agent-sandbox/sandbox-go/internal/api"
@@ -25,6 +26,9 @@ func TestBuiltTemplates(t *testing.T) {
 			t.Error(err)
 		}
 	})
+	if r := f.want(f.do("POST", "/sandboxes", `{"templateID":"tolos"}`), 404); !strings.Contains(string(r.body), `this gateway has base, tools; did you mean \"tools\"?`) {
+		t.Errorf("nearly its name: %s", r.body)
+	}
 	var sb api.Sandbox
 	f.want(f.do("POST", "/sandboxes", `{"templateID":"tools:default","envVars":{"OWN":"2"}}`), 201).decode(t, &sb)
 	if sb.TemplateID != "tools" || f.detail(sb.SandboxID).TemplateID != "tools" {

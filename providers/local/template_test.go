@@ -327,6 +327,27 @@ func TestBuildRefusals(t *testing.T) {
 	}
 }
 
+// A name under which nothing was built is told with what there is, and with what is
+// probably meant.
+func TestTemplateUnknownName(t *testing.T) {
+	p := templateProvider(t)
+	if _, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: &model.Template{Name: "workbench"}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, hint := range map[string]string{
+		"workbnech": `did you mean "workbench"? Otherwise build it with sandbox template build workbnech, or`, "bsae": `did you mean "base"?`,
+		"something": "build it with sandbox template build something, or from a folder with sandbox template build ./something",
+	} {
+		_, err := p.Create(t.Context(), providers.CreateRequest{Template: name})
+		if errdefs.CodeOf(err) != "E2001" || !strings.Contains(err.Error(), "/local/templates holds base, workbench") || !strings.HasPrefix(errorHint(err), hint) {
+			t.Errorf("%s: %v, hint %q", name, err, errorHint(err))
+		}
+		if err := p.RemoveTemplate(t.Context(), name); errdefs.CodeOf(err) != "E2001" || !strings.HasPrefix(errorHint(err), hint) {
+			t.Errorf("remove %s: %v, hint %q", name, err, errorHint(err))
+		}
+	}
+}
+
 func errorHint(err error) string {
 	if e, ok := errors.AsType[*errdefs.Error](err); ok {
 		return e.Hint()

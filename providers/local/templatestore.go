@@ -10,12 +10,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agent-sandbox/sandbox-go/internal/near"
 	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
@@ -103,7 +105,7 @@ func (t *tree) readTemplate(file string) (*savedTemplate, error) {
 func (t *tree) template(op, name string) (*savedTemplate, error) {
 	s, err := t.readTemplate(templateFile(name))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, noTemplate(op, name)
+		return nil, t.noTemplate(op, name)
 	}
 	if err != nil {
 		return nil, stateError(op, "read template "+clip(name), err)
@@ -111,15 +113,34 @@ func (t *tree) template(op, name string) (*savedTemplate, error) {
 	return s, nil
 }
 
-func noTemplate(op, name string) error {
+// maxNamed bounds the templates that an error names.
+const maxNamed = 12
+
+// noTemplate is the error for a name under which nothing was built.
+func (t *tree) noTemplate(op, name string) error {
 	if strings.HasPrefix(name, ".") || strings.Contains(name, "/") {
 		return &errdefs.Error{Code: "E2001", Op: op,
 			Message:    fmt.Sprintf("template %q is not known to provider local: a folder is built first, and then used by the name in it", clip(name)),
 			Suggestion: "run sandbox template build " + clip(name)}
 	}
+	known := []string{baseTemplate}
+	_ = t.eachTemplate(func(file string, s *savedTemplate, err error) { // what cannot be read is not offered
+		if err == nil && s.Model != nil && file == templateFile(s.Model.Name) {
+			known = append(known, s.Model.Name)
+		}
+	})
+	hint := ""
+	if like := near.Best(name, known); like != "" {
+		hint = fmt.Sprintf("did you mean %q? Otherwise ", like)
+	}
+	shown, more := known, ""
+	if n := len(known) - maxNamed; n > 0 {
+		shown, more = known[:maxNamed], fmt.Sprintf(" and %d more", n)
+	}
 	return &errdefs.Error{Code: "E2001", Op: op,
-		Message:    fmt.Sprintf("template %q is not known to provider local: nothing was built under this name", clip(name)),
-		Suggestion: "use the template base, or build the folder with sandbox template build ./" + clip(name)}
+		Message: fmt.Sprintf("template %q is not known to provider local: nothing was built under this name; %s holds %s%s", clip(name),
+			filepath.Join(t.path, templatesDir), strings.Join(shown, ", "), more),
+		Suggestion: hint + "build it with sandbox template build " + clip(name) + ", or from a folder with sandbox template build ./" + clip(name)}
 }
 
 // eachTemplate calls f with every file of a template, of builds that run too, or
@@ -227,7 +248,7 @@ func (p *Provider) RemoveTemplate(ctx context.Context, name string) error {
 	lock.Close()
 	switch {
 	case err == unix.ENOENT:
-		return noTemplate(op, name)
+		return t.noTemplate(op, name)
 	case err != nil:
 		return stateError(op, "template "+clip(name), err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path"
 	"path/filepath"
@@ -26,15 +27,25 @@ colon, as in ./a:b.
 A DESTINATION that is a directory takes sources in under their names; else it is
 what the one source is afterwards. A source that ends with "/." is what is in
 the directory. Files of a tree that are there already in the same size, mode and
-time are not sent again.`,
+time are not sent again.
+
+In place of this machine's side, "-" is standard output or standard input, for the
+bytes of one file: no archive, as docker cp has there. The file that is called so is
+./-. A file that is written from standard input has mode 0644 and appears as a whole
+at its end; PATH is then a file, and not a directory.`,
 		Example: `  sandbox cp main.go data $id:work/
   sandbox cp $id:results ./results
-  sandbox cp ./site/. $id:/srv/www`,
+  sandbox cp ./site/. $id:/srv/www
+  sandbox cp $id:report.csv - | head
+  sandbox exec $id -- tar -C results -c . | tar -x`,
 		Args: arguments(2, -1, "a source, or the destination"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var places []place
 			for _, arg := range args {
 				places = append(places, parsePlace(arg))
+				if arg == stream && len(args) > 2 {
+					return usage(cmd, `"-" takes one file, and is one`)
+				}
 			}
 			last := len(places) - 1
 			sources, to := places[:last], places[last]
@@ -54,6 +65,12 @@ time are not sent again.`,
 			if err != nil {
 				return err
 			}
+			switch stream {
+			case args[last]:
+				return a.copyOut(cmd.Context(), sb, sources[0].path)
+			case args[0]:
+				return a.copyIn(cmd.Context(), sb, to.path)
+			}
 			done := a.progress("copying")
 			defer done()
 			return copyAll(cmd.Context(), sb, sources, to)
@@ -66,6 +83,60 @@ time are not sent again.`,
 			return ids, cobra.ShellCompDirectiveNoSpace
 		},
 	}
+}
+
+// stream stands for standard input and output.
+const stream = "-"
+
+// copyOut writes a file of a sandbox to standard output.
+func (a *app) copyOut(ctx context.Context, sb *sandboxfn.Sandbox, name string) error {
+	f, err := sb.FS(ctx).Open(name)
+	if err != nil {
+		return coded(name, err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err == nil && info.IsDir() {
+		return &errdefs.Error{Code: "E4003", Op: "copy", Message: name + " is a directory, and standard output takes the bytes of a file",
+			Suggestion: "use sandbox exec ID -- tar -C " + name + " -c ."}
+	}
+	if err == nil {
+		_, err = io.Copy(a.stdout, f)
+	}
+	if err != nil {
+		return coded(name, err)
+	}
+	return nil
+}
+
+// copyIn writes what standard input has to a file of a sandbox. The file is only
+// there when all of it was read.
+func (a *app) copyIn(ctx context.Context, sb *sandboxfn.Sandbox, name string) error {
+	wctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	f, err := sb.FS(wctx).Create(name)
+	if err != nil {
+		return coded(name, err)
+	}
+	copied := make(chan error, 1)
+	go func() { // nothing ends a read of a terminal
+		_, err := io.Copy(f, a.stdin)
+		copied <- err
+	}()
+	select {
+	case err = <-copied:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err != nil {
+		cancel() // what was sent is no file
+		_ = f.Close()
+		return coded(name, err)
+	}
+	if err := f.Close(); err != nil {
+		return coded(name, err)
+	}
+	return nil
 }
 
 // place is one side of a copy. An empty id is this machine.

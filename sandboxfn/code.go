@@ -379,6 +379,9 @@ func (sb *Sandbox) runCode(ctx context.Context, code string, in *CodeContext, op
 		o.Timeout = DefaultCodeTimeout
 	}
 	if in != nil && in.driven != nil {
+		if !in.driven.enter() {
+			return nil, closedContext(op)
+		}
 		return sb.runDriven(ctx, op, in.driven, code, &o)
 	}
 	leave, err := sb.enter()

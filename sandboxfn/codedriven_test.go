@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/runtime/code/drivers"
 )
 
 // drivenSandbox is a sandbox of which only the process API is there, and the folder
@@ -149,6 +150,64 @@ func TestCodeDrivenQueue(t *testing.T) {
 	}
 	all.Wait()
 	if e := drivenCell(t, sb, "bash", "echo $n", 0); strings.Join(e.Stdout, "") != "10\n" || e.Count != 13 {
+		t.Errorf("got %+v", e)
+	}
+}
+
+// TestCodeDrivenLimits: there are 32 contexts at most, and one that nobody uses for
+// too long is removed with its process, but not while a cell runs.
+func TestCodeDrivenLimits(t *testing.T) {
+	need(t, "bash")
+	sb, _ := drivenSandbox(t, nil)
+	var last *CodeContext
+	for range drivers.MaxContexts {
+		c, err := sb.Code(t.Context(), "bash", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		last = c
+	}
+	for what, make := range map[string]func() error{
+		"context":      func() error { _, err := sb.Code(t.Context(), "bash", nil); return err },
+		"default one":  func() error { _, err := sb.RunCode(t.Context(), "1", &CodeOptions{Language: "bash"}); return err },
+		"another call": func() error { _, err := sb.RunCode(t.Context(), "1", nil); return err },
+	} {
+		if err := make(); CodeOf(err) != "E3000" || !strings.Contains(err.Error(), "at most 32") {
+			t.Errorf("%s too many: got %v", what, err)
+		}
+	}
+	if _, err := last.Run(t.Context(), "true", nil); err != nil {
+		t.Errorf("one of them: %v", err)
+	}
+	last.Close()
+	sb.codes.testOnlyIdle = 300 * time.Millisecond
+	busy, err := sb.Code(t.Context(), "bash", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := busy.Run(t.Context(), "sleep 1; echo done", nil); err != nil || strings.Join(e.Stdout, "") != "done\n" {
+		t.Errorf("a cell that takes longer: %+v, %v", e, err)
+	}
+	waitFor(t, 20*time.Second, "the context is removed", func() bool { return len(sb.listDriven()) == drivers.MaxContexts-1 })
+	if _, err := busy.Run(t.Context(), "true", nil); !errors.Is(err, ErrProcessGone) {
+		t.Errorf("a removed one: %v", err)
+	}
+	if err := busy.Restart(t.Context()); !errors.Is(err, ErrProcessGone) {
+		t.Errorf("restart of a removed one: %v", err)
+	}
+	if err := busy.Close(); err != nil {
+		t.Errorf("close of a removed one: %v", err)
+	}
+	for c := range sb.CodeContexts(t.Context()) {
+		c.Close()
+	}
+	// Default contexts are made anew, without the state.
+	drivenCell(t, sb, "bash", "x=5", 0)
+	waitFor(t, 20*time.Second, "the processes end", func() bool {
+		left, err := sb.envd.Processes(t.Context())
+		return err == nil && len(left) == 0 && len(sb.listDriven()) == 0
+	})
+	if e := drivenCell(t, sb, "bash", "echo \"[$x]\"", 0); strings.Join(e.Stdout, "") != "[]\n" || e.Count != 1 || e.Restarted {
 		t.Errorf("got %+v", e)
 	}
 }

@@ -21,12 +21,6 @@ import (
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
-// Defaults of [Options.Interpreter].
-const (
-	DefaultMaxContexts = 32
-	DefaultIdleTimeout = time.Hour
-)
-
 // Options says how a [Service] runs.
 type Options struct {
 	Process     *process.Service // starts the processes of contexts; required
@@ -57,10 +51,10 @@ type shared struct{ user, language string }
 // New returns a service without contexts. [Service.Close] ends it.
 func New(o Options) *Service {
 	if o.Interpreter.MaxContexts <= 0 {
-		o.Interpreter.MaxContexts = DefaultMaxContexts
+		o.Interpreter.MaxContexts = drivers.MaxContexts
 	}
 	if o.Interpreter.IdleTimeout <= 0 {
-		o.Interpreter.IdleTimeout = DefaultIdleTimeout
+		o.Interpreter.IdleTimeout = drivers.IdleTimeout
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

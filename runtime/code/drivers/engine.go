@@ -29,6 +29,12 @@ type Process interface {
 	End() string
 }
 
+// Defaults of what holds contexts.
+const (
+	MaxContexts = 32        // at a time
+	IdleTimeout = time.Hour // without a cell, after which a context is removed
+)
+
 // Limits of a context.
 const (
 	MaxOutput  = 1 << 20  // bytes of each output of one cell that are kept

@@ -310,7 +310,27 @@ func (c *checker) server() {
 	}
 }
 
+// languages are the names that the runtime has drivers for, as it knows them; a test
+// compares.
+var languages = []string{"bash", "javascript", "js", "node", "py", "python", "python3", "sh", "ts", "typescript"}
+
 func (c *checker) interpreter() {
+	in := c.t.Interpreter
+	c.unique("interpreter.prestart", "language", in.Prestart)
+	known := slices.Concat(languages, slices.Sorted(maps.Keys(in.Programs)))
+	for i, l := range in.Prestart {
+		if strings.TrimSpace(l) == "" || slices.Contains(known, l) {
+			continue
+		}
+		hint := didYouMean(l, known)
+		if hint == "" {
+			hint = "known are " + strings.Join(known, ", ") + ", and those of programs"
+		}
+		c.failf(fmt.Sprintf("interpreter.prestart[%d]", i), hint, "there is no interpreter for %q", l)
+	}
+	if in.MaxContexts > 0 && len(in.Prestart) > in.MaxContexts {
+		c.failf("interpreter.prestart", "", "prestart has %d languages, and max_contexts is %d", len(in.Prestart), in.MaxContexts)
+	}
 	for _, l := range slices.Sorted(maps.Keys(c.t.Interpreter.Programs)) {
 		at := "interpreter.programs." + l
 		if !language.MatchString(l) {

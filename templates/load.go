@@ -143,6 +143,9 @@ func tidy(t *model.Template) {
 			}
 		}
 	}
+	if len(t.Interpreter.Prestart) == 0 {
+		t.Interpreter.Prestart = nil
+	}
 	if len(t.Interpreter.Programs) == 0 {
 		t.Interpreter.Programs = nil
 	}

@@ -77,6 +77,7 @@ func Merge(base, child *model.Template) *model.Template {
 	join(&out.Commands, t.Commands)
 	replace(&out.Interpreter.MaxContexts, t.Interpreter.MaxContexts)
 	replace(&out.Interpreter.IdleTimeout, t.Interpreter.IdleTimeout)
+	union(&out.Interpreter.Prestart, t.Interpreter.Prestart)
 	join(&out.Interpreter.Programs, t.Interpreter.Programs)
 	if t.Agent != nil {
 		if out.Agent == nil {

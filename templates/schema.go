@@ -185,6 +185,7 @@ func shared(t *model.Template) []field {
 		section("interpreter", "code contexts",
 			number("max_contexts", "interpreter.max_contexts", "default 32", &t.Interpreter.MaxContexts),
 			duration("idle_timeout", "interpreter.idle_timeout", "default 1h", &t.Interpreter.IdleTimeout, false),
+			texts("prestart", "interpreter.prestart", "languages whose default context starts with the sandbox; default none", &t.Interpreter.Prestart),
 			pairs("programs", "interpreter.programs", "language to the absolute path of an executable that speaks the driver protocol", &t.Interpreter.Programs),
 		),
 		healthField("health", "whether a sandbox still works", health),

@@ -2,12 +2,14 @@ package acceptance
 
 import (
 	"errors"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/sbtest"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 // TestCodeForeign runs cells in real sandboxes whose runtime knows nothing of us: the
@@ -66,5 +68,27 @@ func TestCodeForeign(t *testing.T) {
 		if e := run("1 + 1", 0); e.Text() != "2" || !e.Restarted {
 			t.Errorf("afterwards: %+v", e)
 		}
+	}
+}
+
+// TestCodePrestart: an interpreter that the template names runs before the first cell.
+func TestCodePrestart(t *testing.T) {
+	sbtest.NeedSandbox(t)
+	ctx := t.Context()
+	buildGoverned(t, &model.Template{Name: "prestarted", Interpreter: model.Interpreter{Prestart: []string{"bash"}}})
+	sb, err := sandboxfn.Create(ctx, &sandboxfn.CreateOptions{Template: "prestarted"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer sb.Close()
+	var running []sandboxfn.ProcessInfo
+	for end := time.Now().Add(time.Minute); len(running) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if running, err = sb.Processes(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	e, err := sb.RunCode(ctx, "echo $$", &sandboxfn.CodeOptions{Language: "bash"})
+	if err != nil || len(running) != 1 || strings.Join(e.Stdout, "") != strconv.Itoa(running[0].Pid)+"\n" {
+		t.Errorf("the cell ran in %+v, %v; before it there was %+v", e, err, running)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/fstest"
 
+	"github.com/agent-sandbox/sandbox-go/runtime/code/drivers"
 	"github.com/agent-sandbox/sandbox-go/runtime/server"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn"
 	"github.com/agent-sandbox/sandbox-go/templates"
@@ -62,6 +63,9 @@ func TestTemplateValues(t *testing.T) {
 		{"resources: {lifetime: 1h, idle_timeout: ¦2h}", "longer than the lifetime"},
 		{"interpreter: {max_contexts: ¦-1}", "must be from 0"},
 		{"interpreter: {idle_timeout: ¦0}", "must be above zero"},
+		{"interpreter: {prestart: [¦pyton]}", `no interpreter for "pyton"`},
+		{"interpreter: {prestart: [bash, ¦bash]}", "there twice"},
+		{"interpreter: {max_contexts: 1, prestart: ¦[bash, js]}", "max_contexts is 1"},
 		{"interpreter:\n  programs:\n    ¦r: Rscript", "is not an absolute path"},
 		{"custom_commands:\n  a: {run: x, cwd: ¦y}", "is not an absolute path"},
 		{"custom_commands:\n  a: {run: x, timeout: ¦0}", "must be above zero"},
@@ -85,6 +89,13 @@ func TestTemplateValues(t *testing.T) {
 func TestTemplateLikeRuntime(t *testing.T) {
 	if got, want := templates.Endpoints(), server.EndpointNames(); !slices.Equal(got, want) {
 		t.Errorf("endpoints that templates know:\n%q\nof the runtime:\n%q", got, want)
+	}
+	for _, name := range append(drivers.Names(), "py", "python3", "js", "node", "ts", "sh", "ruby") {
+		_, want := drivers.Find(drivers.Canonical(name))
+		err := templates.Validate(&model.Template{Name: "x", Interpreter: model.Interpreter{Prestart: []string{name}}})
+		if (err == nil) != want {
+			t.Errorf("prestart of %s: there is a driver %v, %v", name, want, err)
+		}
 	}
 	no := false
 	commands := func(c model.CommandPolicy) model.Template { return model.Template{Policy: model.Policy{Commands: c}} }

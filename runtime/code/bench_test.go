@@ -11,6 +11,7 @@ import (
 
 	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/runtime/process"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 // median sorts all and returns the one in the middle.
@@ -49,6 +50,33 @@ func BenchmarkReady(b *testing.B) {
 	b.ReportMetric(median(ready)/median(starts), "×bare")
 }
 
+// BenchmarkPrestart runs the first cell of a sandbox whose template has started the
+// interpreter; ×cold is the median against that of one where the cell has to, in the
+// same run. It should be far below 1.
+func BenchmarkPrestart(b *testing.B) {
+	first := func(in model.Interpreter) time.Duration {
+		s, ctx, end := service(b, in)
+		defer end()
+		s.Prestart()
+		for range in.Prestart { // there is one
+			for len(s.List()) == 0 || !s.List()[0].running() {
+				time.Sleep(time.Millisecond)
+			}
+		}
+		t0 := time.Now()
+		if err := s.Execute(ctx, &Cell{Code: "1 + 1"}, func(*Event) error { return nil }); err != nil {
+			b.Fatal(err)
+		}
+		return time.Since(t0)
+	}
+	var warm, cold []time.Duration
+	for b.Loop() {
+		cold = append(cold, first(model.Interpreter{}))
+		warm = append(warm, first(model.Interpreter{Prestart: []string{"python"}}))
+	}
+	b.ReportMetric(median(warm)/median(cold), "×cold")
+}
+
 // BenchmarkCell runs small cells; ×bare is the median against that of starting an
 // interpreter for each of them.
 func BenchmarkCell(b *testing.B) {
@@ -73,16 +101,21 @@ func BenchmarkCell(b *testing.B) {
 }
 
 func benchService(b *testing.B) (*Service, context.Context) {
+	s, ctx, end := service(b, model.Interpreter{})
+	b.Cleanup(end)
+	return s, ctx
+}
+
+func service(b *testing.B, in model.Interpreter) (s *Service, ctx context.Context, end func()) {
 	users := account.NewBook("", false)
 	u, err := users.Lookup("")
 	if err != nil {
 		b.Fatal(err)
 	}
 	p := process.New(process.Options{WorkDir: b.TempDir()})
-	s := New(Options{Process: p, Users: users})
-	b.Cleanup(func() {
+	s = New(Options{Process: p, Users: users, Interpreter: in})
+	return s, account.NewContext(b.Context(), u), func() {
 		p.Shutdown(context.Background())
 		s.Close()
-	})
-	return s, account.NewContext(b.Context(), u)
+	}
 }

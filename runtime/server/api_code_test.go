@@ -3,11 +3,14 @@
 package server
 
 import (
+	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
+
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 // needBash skips where there is no bash, whose contexts start fastest.
@@ -142,5 +145,33 @@ func TestAPICodeStream(t *testing.T) {
 	}
 	if a := r.call(t, "POST", "/code/run", `{"language":"cobol","code":"x"}`, "Accept", "text/event-stream"); a.status != 400 {
 		t.Errorf("an unknown language: %d %s", a.status, a.body)
+	}
+}
+
+// TestPrestartedCode: the interpreter that the template names runs when the server
+// serves, if code is on.
+func TestPrestartedCode(t *testing.T) {
+	needBash(t)
+	for _, on := range []bool{true, false} {
+		r := newRig(t, func(o *Options) {
+			o.Template = &model.Template{Interpreter: model.Interpreter{Prestart: []string{"bash"}}}
+			if !on {
+				o.Template.Server = &model.Server{Disable: []string{"dev_tools.code_run"}}
+			}
+		})
+		if !on {
+			if got := r.call(t, "GET", "/code/contexts", ""); strings.TrimSpace(got.body) != "[]" || len(r.list(t)) != 0 {
+				t.Errorf("code is off, and there are %s", got.body)
+			}
+			continue
+		}
+		eventually(t, "the interpreter is listed", func() bool { return len(r.list(t)) == 1 })
+		var got codeAnswer
+		var all []struct{ ID string }
+		r.call(t, "GET", "/code/contexts", "").into(t, &all)
+		r.call(t, "POST", "/code/run", `{"context_id":`+quote(all[0].ID)+`,"code":"echo $$"}`).into(t, &got)
+		if pid := strings.TrimSpace(got.Stdout); pid != fmt.Sprint(r.list(t)[0].GetPid()) {
+			t.Errorf("the cell ran in process %s", pid)
+		}
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"connectrpc.com/connect"
@@ -96,6 +97,7 @@ type Server struct {
 	meter    meter
 	http     *http.Server
 	prepare  []func() // see later
+	prestart func()   // of interpreters; the first call counts
 }
 
 // New returns a server that does not listen yet. It is closed by default: an
@@ -142,6 +144,11 @@ func New(o *Options) (*Server, error) {
 	})
 	s.commands = command.New(command.Options{Registry: commands, Process: s.process, Users: users, WorkDir: opts.DefaultWorkDir})
 	s.code = code.New(code.Options{Process: s.process, Users: users, Interpreter: interpreter(opts.Template), Logger: opts.Logger})
+	s.prestart = sync.OnceFunc(func() {
+		if rules.On("dev_tools.code_run") { // else no cell would ever run there
+			s.code.Prestart()
+		}
+	})
 	s.http = &http.Server{
 		Handler:           s.routes(users),
 		ReadHeaderTimeout: headerTimeout,
@@ -156,7 +163,9 @@ func New(o *Options) (*Server, error) {
 func (s *Server) Handler() http.Handler { return s.http.Handler }
 
 // Serve answers connections of l until Shutdown; it returns nil then. It closes l.
+// The first call starts the interpreters that the template names.
 func (s *Server) Serve(l net.Listener) error {
+	s.prestart()
 	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}

@@ -171,6 +171,7 @@ type Arg struct {
 type Interpreter struct {
 	MaxContexts int               `json:"max_contexts,omitempty"` // zero: 32
 	IdleTimeout time.Duration     `json:"idle_timeout,omitempty"` // zero: 1 h
+	Prestart    []string          `json:"prestart,omitempty"`     // languages whose default context starts with the sandbox
 	Programs    map[string]string `json:"programs,omitempty"`     // language to an executable that speaks the driver protocol
 }
 

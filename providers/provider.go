@@ -166,7 +166,31 @@ type Collector interface {
 	// GC removes what dead sandboxes left behind, and what was not used for long
 	// and can be had again. Nothing that a living sandbox has is touched.
 	GC(ctx context.Context) error
+
+	// Collect is GC, and says what was removed meanwhile, also of what else ended in
+	// this process. After an error it says what was removed before.
+	Collect(ctx context.Context) ([]Removed, error)
 }
+
+// Removed is something that [Collector] has removed.
+type Removed struct {
+	Kind RemovedKind `json:"kind"`
+	ID   string      `json:"id"` // of a sandbox or snapshot, a digest, or the name of a file
+}
+
+// RemovedKind says what was removed.
+type RemovedKind string
+
+// The kinds of what is removed.
+const (
+	RemovedSandbox    RemovedKind = "sandbox"     // what a dead one left
+	RemovedSnapshot   RemovedKind = "snapshot"    // half of one, whose process was killed
+	RemovedLayer      RemovedKind = "layer"       // files of templates and snapshots that nobody needs
+	RemovedImage      RemovedKind = "image"       // not used for long
+	RemovedImageLayer RemovedKind = "image-layer" // as well
+	RemovedExecutable RemovedKind = "executable"  // not used for long
+	RemovedIDs        RemovedKind = "ids"         // a block of user ids that was reserved
+)
 
 // Finding is one result of a check of this machine.
 type Finding struct {

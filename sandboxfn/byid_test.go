@@ -40,6 +40,9 @@ func TestByID(t *testing.T) {
 	if err := GC(ctx); err != nil {
 		t.Error(err)
 	}
+	if removed, err := Collect(ctx); err != nil || len(removed) > 0 {
+		t.Errorf("of what lives: %v, %v", removed, err)
+	}
 	copied, err := Create(ctx, &CreateOptions{Snapshot: s.ID})
 	if err != nil {
 		t.Fatal(err)
@@ -81,8 +84,8 @@ func TestGCRemovesRemains(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(remains, "lock"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.GC(t.Context()); err != nil {
-		t.Fatal(err)
+	if removed, err := c.Collect(t.Context()); err != nil || !slices.Equal(removed, []Removed{{Kind: RemovedSandbox, ID: "aaaaaaaaaaaaaaaaaaaa"}}) {
+		t.Fatal(removed, err)
 	}
 	if _, err := os.Stat(remains); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is still there: %v", err)

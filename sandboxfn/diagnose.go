@@ -69,23 +69,58 @@ func GC(ctx context.Context) error {
 	return c.GC(ctx)
 }
 
+// Collect is [Client.Collect] on the client of ctx, or the default one.
+func Collect(ctx context.Context) ([]Removed, error) {
+	c, err := clientFrom(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.Collect(ctx)
+}
+
 // GC removes what sandboxes that are dead left on this machine, and what was not
 // used for long and can be had again. Every program that makes local sandboxes
 // does so when it begins; GC does it now. Living sandboxes, also those that
 // hibernate, snapshots and volumes stay. Providers that keep nothing on this
 // machine: [ErrNotSupported].
 func (c *Client) GC(ctx context.Context) error {
+	_, err := c.Collect(ctx)
+	return err
+}
+
+// Removed is something that [Client.Collect] has removed.
+type Removed = providers.Removed
+
+// RemovedKind says what was removed.
+type RemovedKind = providers.RemovedKind
+
+// The kinds of what is removed.
+const (
+	RemovedSandbox    = providers.RemovedSandbox
+	RemovedSnapshot   = providers.RemovedSnapshot
+	RemovedLayer      = providers.RemovedLayer
+	RemovedImage      = providers.RemovedImage
+	RemovedImageLayer = providers.RemovedImageLayer
+	RemovedExecutable = providers.RemovedExecutable
+	RemovedIDs        = providers.RemovedIDs
+)
+
+// Collect is [Client.GC], and says what was removed, in that order; of a client that
+// has done nothing before, also what its beginning has removed. With an error comes
+// what was removed before it.
+func (c *Client) Collect(ctx context.Context) ([]Removed, error) {
 	const op = "collect remains"
 	p, err := c.provider("")
 	if err != nil {
-		return err
+		return nil, err
 	}
 	g, ok := p.(providers.Collector)
 	if !ok {
-		return errdefs.New("E8004", op, "provider "+p.Name()+" keeps nothing on this machine")
+		return nil, errdefs.New("E8004", op, "provider "+p.Name()+" keeps nothing on this machine")
 	}
-	if err := g.GC(ctx); err != nil {
-		return c.providerError(ctx, op, err)
+	removed, err := g.Collect(ctx)
+	if err != nil {
+		return removed, c.providerError(ctx, op, err)
 	}
-	return nil
+	return removed, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -164,11 +165,14 @@ func (t *tree) collect(ctx context.Context) error {
 		if checkID("collect", id) != nil {
 			continue // not ours; nothing of ours has such a name
 		}
-		if err := t.collectID(id); err != nil && !errors.Is(err, errBusy) && !errors.Is(err, errAsleep) {
+		switch err := t.collectID(id); {
+		case err == nil:
+			t.removals.note(providers.RemovedSandbox, id)
+		case !errors.Is(err, errBusy) && !errors.Is(err, errAsleep):
 			errs = append(errs, err)
 		}
 	}
-	return errors.Join(append(errs, collectLeases(t.ids), t.collectSnapshots(ctx), t.sweepLayers(ctx))...)
+	return errors.Join(append(errs, collectLeases(t.ids, t.removals), t.collectSnapshots(ctx), t.sweepLayers(ctx))...)
 }
 
 // endRecord is one line of the file ended.

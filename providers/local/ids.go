@@ -16,6 +16,7 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -159,12 +160,16 @@ func leaseNumber(name string) (int, bool) {
 }
 
 // collectLeases removes the lease files that nobody holds.
-func collectLeases(dir *folder) error {
+func collectLeases(dir *folder, removed *removals) error {
 	names, err := dir.names()
 	slices.Sort(names)
 	for _, n := range names {
 		if i, ok := leaseNumber(n); ok {
-			err = errors.Join(err, releaseLease(dir, i))
+			free, lerr := removeLease(dir, i)
+			if free {
+				removed.note(providers.RemovedIDs, n)
+			}
+			err = errors.Join(err, lerr)
 		}
 	}
 	return err
@@ -172,13 +177,20 @@ func collectLeases(dir *folder) error {
 
 // releaseLease removes the lease file of block n unless somebody holds it.
 func releaseLease(dir *folder, n int) error {
+	_, err := removeLease(dir, n)
+	return err
+}
+
+// removeLease is releaseLease, and reports whether there was a file to remove.
+func removeLease(dir *folder, n int) (bool, error) {
 	f, err := dir.lockThere(leaseName(n)) // not made: there may be no room
 	if errors.Is(err, errBusy) || errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer f.Close()
-	return dir.remove(leaseName(n))
+	err = dir.remove(leaseName(n))
+	return err == nil, err
 }

@@ -71,7 +71,7 @@ func TestLeaseBlock(t *testing.T) {
 			}
 		}
 	}
-	if err := collectLeases(tr.ids); err != nil {
+	if err := collectLeases(tr.ids, nil); err != nil {
 		t.Fatal(err)
 	}
 	names, _ := tr.ids.names()
@@ -84,7 +84,7 @@ func TestLeaseBlock(t *testing.T) {
 		}
 		f.Close()
 	}
-	if err := collectLeases(tr.ids); err != nil {
+	if err := collectLeases(tr.ids, nil); err != nil {
 		t.Error(err)
 	}
 	if names, _ := tr.ids.names(); len(names) != 0 {

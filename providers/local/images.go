@@ -21,6 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/agent-sandbox/sandbox-go/internal/layertar"
+	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -125,6 +126,8 @@ type imageStore struct {
 	mu     sync.Mutex
 	intact map[string]bool      // layers whose seal was looked at by this process
 	recent map[string]*savedRef // references that were asked for within refreshRef
+
+	removals *removals // nil: nobody asks what collect removes
 }
 
 // refreshRef is how long the answer of a registry about a tag holds.
@@ -520,7 +523,11 @@ func (s *imageStore) collect(before time.Time, used map[string]bool) error {
 	}
 	for _, n := range names {
 		if n != imageLayersDir && !used[n] && old(s.images, n) {
-			errs = append(errs, s.images.remove(n))
+			err := s.images.remove(n)
+			if digest := strings.TrimSuffix(n, ".json"); err == nil && isDigest(digest) { // not what a reference stood for
+				s.removals.note(providers.RemovedImage, digest)
+			}
+			errs = append(errs, err)
 		}
 	}
 	if names, err = s.layers.allNames(); err != nil {
@@ -554,6 +561,9 @@ func (s *imageStore) drop(digest string) error {
 	err = unix.Renameat(s.layers.fd(), digest, s.layers.fd(), gone)
 	if err == nil || err == unix.ENOENT {
 		err = errors.Join(layertar.Remove(s.layers.f, gone), s.layers.remove(digest+".json"))
+		if err == nil {
+			s.removals.note(providers.RemovedImageLayer, digest)
+		}
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/agent-sandbox/sandbox-go/providers"
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
@@ -262,6 +263,7 @@ func (t *tree) doomLayers(ctx context.Context) (doomed []*layer, err error) {
 			}
 		}
 		doomed = append(doomed, l)
+		t.removals.note(providers.RemovedLayer, strings.TrimPrefix(n, newPrefix))
 	}
 	return doomed, nil
 }
@@ -285,6 +287,7 @@ func (t *tree) sweepSnapshots() error {
 		if err := t.removeSnapshot(n); err != nil {
 			return fmt.Errorf("remove half of a snapshot: %w", err)
 		}
+		t.removals.note(providers.RemovedSnapshot, strings.TrimPrefix(n, newPrefix))
 	}
 	return nil
 }

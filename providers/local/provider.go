@@ -89,6 +89,8 @@ type Provider struct {
 	store  *store // set with tree
 	images *imageStore
 
+	removals removals
+
 	mu     sync.Mutex
 	closed bool
 	live   map[string]*child // made by this provider and not ended
@@ -262,13 +264,14 @@ func (p *Provider) open(ctx context.Context) (*tree, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.log = p.log
-	p.tree, p.store = t, &store{dir: t.bin, path: filepath.Join(t.path, "bin")}
+	t.log, t.removals = p.log, &p.removals
+	p.tree, p.store = t, &store{dir: t.bin, path: filepath.Join(t.path, "bin"), removals: &p.removals}
 	if p.images, err = t.openImages(p.log, mappingKind()); err != nil {
 		t.close()
 		p.tree = nil
 		return nil, err
 	}
+	p.images.removals = &p.removals
 	if err := p.collect(ctx); err != nil {
 		p.log.WarnContext(ctx, "remains of dead sandboxes not removed", "err", err)
 	}
@@ -291,6 +294,19 @@ func (p *Provider) collect(ctx context.Context) error {
 // sandbox end with its client, whatever ends that, but its empty directory
 // waits for the next client.
 func (p *Provider) GC(ctx context.Context) error {
+	_, err := p.Collect(ctx)
+	return err
+}
+
+// Collect is GC, and says what was removed; where it is the first operation, also
+// what the opening of the state directory has removed.
+func (p *Provider) Collect(ctx context.Context) ([]providers.Removed, error) {
+	stop := p.removals.watch()
+	err := p.gc(ctx)
+	return stop(), err
+}
+
+func (p *Provider) gc(ctx context.Context) error {
 	_, done, err := p.begin(ctx, "collect")
 	if err != nil {
 		return err

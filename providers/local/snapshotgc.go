@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/agent-sandbox/sandbox-go/providers"
 )
 
 // collectSnapshots removes what killed processes left of snapshots: those that
@@ -26,7 +28,11 @@ func (t *tree) collectSnapshots(ctx context.Context) error {
 	var errs []error
 	for _, n := range all {
 		if strings.HasPrefix(n, newPrefix) || isSnapshotID(n) && t.bare(n) {
-			if err := t.removeSnapshot(n); !errors.Is(err, fs.ErrNotExist) {
+			err := t.removeSnapshot(n)
+			if err == nil {
+				t.removals.note(providers.RemovedSnapshot, strings.TrimPrefix(n, newPrefix))
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
 				errs = append(errs, err)
 			}
 		}

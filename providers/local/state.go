@@ -40,6 +40,7 @@ type tree struct {
 	blocks                blocks
 	templates             *folder
 	log                   *slog.Logger
+	removals              *removals // nil: nobody asks what collectors remove
 }
 
 // defaultStateRoot is where state lies when nothing else is configured.

@@ -44,6 +44,8 @@ type store struct {
 	dir  *folder
 	path string // of dir, for binds
 	mu   sync.Mutex
+
+	removals *removals // nil: nobody asks what collect removes
 }
 
 // add puts an artifact into the store, unless it is there, and returns its path.
@@ -279,7 +281,10 @@ func (s *store) collect(before time.Time, used map[string]bool) error {
 		if isDigest(n) && (used[n] || !time.Unix(st.Mtim.Unix()).Before(before)) {
 			continue
 		}
-		if err := s.dir.remove(n); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		switch err := s.dir.remove(n); {
+		case err == nil:
+			s.removals.note(providers.RemovedExecutable, n)
+		case !errors.Is(err, fs.ErrNotExist):
 			errs = append(errs, err)
 		}
 	}

@@ -177,13 +177,16 @@ func (a *app) printCheckup(r *checkup) error {
 }
 
 func (a *app) gcCommand() *cobra.Command {
-	return &cobra.Command{
+	var asJSON bool
+	cmd := &cobra.Command{
 		Use:   "gc",
 		Short: "remove what dead sandboxes left on this machine",
 		Long: `Gc removes what sandboxes that are dead left on this machine, and executables and
 layers of images that were not used for seven days. Living sandboxes, also those
 that hibernate, snapshots and volumes stay. Every program that makes sandboxes
-does this when it begins.`,
+does this when it begins. What was removed is printed, by kind: sandbox, snapshot (a
+half of one), layer (of files), image, image-layer, executable, and ids (a block of
+user ids that was reserved).`,
 		Args: arguments(0, 0, ""),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			c, err := a.open()
@@ -191,9 +194,36 @@ does this when it begins.`,
 				return err
 			}
 			done := a.progress("collecting")
-			defer done()
-			return c.GC(cmd.Context())
+			removed, err := c.Collect(cmd.Context())
+			done()
+			return errors.Join(err, a.printRemoved(removed, err == nil, asJSON))
 		},
 		ValidArgsFunction: cobra.NoFileCompletions,
 	}
+	jsonFlag(cmd, &asJSON)
+	return cmd
+}
+
+// gcJSON is what was removed.
+type gcJSON struct {
+	Removed []sandboxfn.Removed `json:"removed"`
+}
+
+// printRemoved prints what gc has removed; all of it when it is whole.
+func (a *app) printRemoved(removed []sandboxfn.Removed, whole, asJSON bool) error {
+	if asJSON {
+		return a.printJSON(gcJSON{append([]sandboxfn.Removed{}, removed...)})
+	}
+	if len(removed) == 0 {
+		if !whole {
+			return nil
+		}
+		_, err := fmt.Fprintln(a.stdout, "nothing to remove")
+		return err
+	}
+	var rows [][]string
+	for _, r := range removed {
+		rows = append(rows, []string{string(r.Kind), r.ID})
+	}
+	return a.printTable([]string{"REMOVED", "ID"}, rows)
 }

@@ -86,8 +86,6 @@ func (r running) Follow(ctx context.Context, output func(stdout, stderr []byte))
 		}
 		if d := ev.GetData(); d != nil {
 			output(d.GetStdout(), d.GetStderr())
-		} else if ev.GetEnd() != nil {
-			<-r.Done() // follows at once, and End knows nothing before
 		}
 	}
 }

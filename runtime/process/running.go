@@ -124,6 +124,7 @@ func (r *Running) Next(ctx context.Context) (*pb.ProcessEvent, error) {
 			return e, nil
 		case end != nil:
 			r.detach()
+			<-r.p.ended // it follows at once, and End knows nothing before
 			return &pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: end}}, nil
 		}
 		select {

@@ -65,19 +65,6 @@ func TestJavaScript(t *testing.T) {
 	}
 }
 
-func TestTypeScript(t *testing.T) {
-	need(t, "node", "-e", "0")
-	l := newLab(t, model.Interpreter{})
-	a := &answer{}
-	err := l.Execute(l.ctx, &Cell{Language: "ts", Code: "const n: number = 4; n as number"}, a.add)
-	var f *Failure
-	switch {
-	case errors.As(err, &f) && f.Code == "E3016" && strings.Contains(f.Text, "found v"): // an old one
-	case err != nil || a.main != "4":
-		t.Errorf("got %v, %+v", err, a)
-	}
-}
-
 func TestBash(t *testing.T) {
 	need(t, "bash", "-c", "true")
 	l := newLab(t, model.Interpreter{})

@@ -46,6 +46,12 @@ func newLab(t *testing.T, in model.Interpreter) *lab {
 // newLimitedLab has a counter of kills at the memory limit.
 func newLimitedLab(t *testing.T, in model.Interpreter, kills func() uint64) *lab {
 	t.Helper()
+	return newLabWith(t, in, kills, map[string]string{"FROM_SANDBOX": "yes"})
+}
+
+// newLabWith has these variables of the sandbox.
+func newLabWith(t *testing.T, in model.Interpreter, kills func() uint64, env map[string]string) *lab {
+	t.Helper()
 	t.Setenv("TMPDIR", t.TempDir())
 	if err := os.Chmod(os.Getenv("TMPDIR"), 0o755); err != nil {
 		t.Fatal(err)
@@ -58,7 +64,7 @@ func newLimitedLab(t *testing.T, in model.Interpreter, kills func() uint64) *lab
 		t.Fatal(err)
 	}
 	p := process.New(process.Options{
-		Env: environment.New(environment.Options{Sandbox: map[string]string{"FROM_SANDBOX": "yes"}}), WorkDir: t.TempDir(),
+		Env: environment.New(environment.Options{Sandbox: env}), WorkDir: t.TempDir(),
 		OOMKills: kills,
 	})
 	s := New(Options{Process: p, Users: users, Interpreter: in})

@@ -41,7 +41,7 @@ func (a *API) systemRows() []endpoint.Endpoint {
 		},
 		{
 			Name: "system.ports", Method: http.MethodGet, Path: "/ports",
-			Summary: "The TCP ports that something listens on.", Response: Ports{}, Handle: a.ports,
+			Summary: "The TCP ports that something listens on; of UDP nothing is told.", Response: Ports{}, Handle: a.ports,
 		},
 		{
 			Name: "system.packages", Method: http.MethodGet, Path: "/packages",

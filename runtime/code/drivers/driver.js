@@ -195,8 +195,18 @@ function end(code, mark, from) {
 
 let waiting = null // takes what the cell throws
 
+// stripped is code without its types; what stays is where it was.
+function stripped(code, name) {
+  try {
+    return require('node:module').stripTypeScriptTypes(code)
+  } catch (e) {
+    if (e.stack?.startsWith(':')) e.stack = name + e.stack // it begins with where, of no file
+    throw e
+  }
+}
+
 function evaluate(code, name) {
-  if (language === 'typescript') code = require('node:module').stripTypeScriptTypes(code)
+  if (language === 'typescript') code = stripped(code, name)
   return new Promise((resolve, reject) => {
     code = redeclare(code) + '\n'
     waiting = reject

@@ -216,6 +216,11 @@ func (c *checker) networks() {
 func (c *checker) runtime() {
 	t := c.t
 	c.absolute("workdir", "workdir", t.Workdir)
+	for _, kernel := range []string{"/proc/", "/sys/", "/dev/"} {
+		if strings.HasPrefix(t.Workdir, kernel) {
+			c.failf("workdir", "use a path of your own, /srv/app say", "workdir %q: folders below %s are the kernel's, and cannot be made", t.Workdir, strings.TrimSuffix(kernel, "/"))
+		}
+	}
 	c.absolute("shell", "shell", t.Shell)
 	c.user("user", t.User)
 	c.unique("requires", "program", t.Requires)

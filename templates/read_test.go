@@ -74,3 +74,13 @@ func TestRead(t *testing.T) {
 		})
 	}
 }
+
+// A working folder that can be nowhere is refused where it stands.
+func TestWorkdirOfTheKernel(t *testing.T) {
+	for dir, bad := range map[string]bool{"/proc/x": true, "/sys/x/y": true, "/dev/x": true, "/proc": false, "/": false, "/usr/local/x": false, "/processes/x": false} {
+		_, err := Parse([]byte("name: x\nworkdir: "+dir+"\n"), "template.yaml")
+		if want := "template.yaml:2:10: workdir \"" + dir + "\": folders below "; (err != nil) != bad || bad && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", dir, err)
+		}
+	}
+}

@@ -304,16 +304,10 @@ func (b *templateBuild) begin(ctx context.Context) error {
 		}
 		return b.save(b.file + fileJSON)
 	})
-	if err != nil || b.m.Workdir == "" || b.m.Workdir == "/home/user" {
+	if err != nil {
 		return err
 	}
-	s := buildStep{text: "make the working directory " + b.m.Workdir,
-		args: script(`mkdir -p "$1" && { [ "$(id -u)" != 0 ] || chown "$2" "$1"; }`, b.m.Workdir, b.user())}
-	if b.host {
-		s.place = []providers.Place{{Path: b.m.Workdir, Dir: true}}
-	}
-	key := b.saved.Digest + " workdir" // found only by a build of the same
-	return b.do(ctx, &s, "", func(string) {}, key)
+	return b.makeWorkdir(ctx)
 }
 
 // locked calls f with the lock of the layers.

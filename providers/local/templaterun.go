@@ -31,7 +31,7 @@ func (b *templateBuild) do(ctx context.Context, s *buildStep, copied string, lin
 		req.User = defaultUser
 	}
 	if b.host {
-		req.Places = append([]providers.Place{{Path: templatePrefix, Dir: true}}, req.Places...)
+		req.Places = placesOf(s)
 	} else {
 		req.Root.Writable = true
 	}

@@ -87,7 +87,7 @@ func checkPlaces(r *providers.CreateRequest, expose []string) ([]place, error) {
 		if slices.ContainsFunc(scratchPlaces, inside) || slices.ContainsFunc(r.Volumes, func(v providers.Volume) bool { return within(p.Path, v.Path) }) {
 			continue // it can be written there
 		}
-		if slices.ContainsFunc(out, func(q place) bool { return q.dir && inside(q.target) }) {
+		if slices.ContainsFunc(out, func(q place) bool { return q.dir && (inside(q.target) || p.Dir && q.target == p.Path) }) {
 			continue
 		}
 		if err := checkPlace("what is put", p.Path, taken); err != nil {

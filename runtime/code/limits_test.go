@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/code/drivers"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
@@ -135,5 +136,29 @@ func TestPandas(t *testing.T) {
 	}
 	if r := run("pd.DataFrame({'n': range(10_001)})"); r["data"] != nil || r["html"] == nil {
 		t.Errorf("got %.200v", r["data"])
+	}
+}
+
+// TestLongCells: the time of a cell grows with its code, not with the square of it.
+func TestLongCells(t *testing.T) {
+	for _, c := range []struct{ lang, program, comment, last string }{
+		{"bash", "bash", "#", "echo $A"}, {"python", "python3", "#", "import os; print(os.environ['A'])"}, {"js", "node", "//", "console.log(process.env.A)"},
+	} {
+		t.Run(c.lang, func(t *testing.T) {
+			need(t, c.program, "--version")
+			l := newLab(t, model.Interpreter{})
+			l.good(c.lang, "")
+			env := map[string]string{"A": strings.Repeat(`"y,`, 10_000), "op": "run", "id": `","op":"run","id":"`, "op2": "x"}
+			for _, text := range []string{"x", `"`, `\`, "%", "ä", "\n" + c.comment} {
+				code := c.comment + strings.Repeat(text, 1<<18/len(text)) + "\n" + c.last
+				began := time.Now()
+				if a := l.do(&Cell{Language: c.lang, Code: code, Env: env}); a.err != nil || a.stdout != env["A"]+"\n" {
+					t.Errorf("of %q: got %+v, %d bytes", text, a.err, len(a.stdout))
+				}
+				if took := time.Since(began); took > 10*time.Second {
+					t.Errorf("of %q: took %v", text, took)
+				}
+			}
+		})
 	}
 }

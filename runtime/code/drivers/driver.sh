@@ -44,9 +44,9 @@ __sandbox_leave() {
 }
 
 # __sandbox_text sets the variable $1 to what stands between the quotes of the
-# JSON string $2.
+# JSON string $2, in which "%" is an escape, too.
 __sandbox_text() {
-	builtin printf -v "$1" -- "${2//%/%%}"
+	builtin printf -v "$1" -- "$2"
 }
 
 # __sandbox_environ sets the variables of "K":"V","K":"V and remembers what was.
@@ -55,7 +55,7 @@ __sandbox_environ() {
 	__sandbox_set=() __sandbox_unset=()
 	while [ -n "$rest" ]; do
 		pair=${rest%%'","'*}
-		if [ "$pair" = "$rest" ]; then rest=; else rest='"'${rest#"$pair"'","'}; fi
+		if [ "$pair" = "$rest" ]; then rest=; else rest='"'${rest:${#pair}+3}; fi
 		__sandbox_text key "${pair%%'":"'*}"
 		__sandbox_text value "${pair#*'":"'}"
 		key=${key#'"'}
@@ -74,11 +74,13 @@ __sandbox_restore() {
 	for item in "${__sandbox_unset[@]}"; do unset "$item"; done
 }
 
-# __sandbox_begin takes a request apart.
+# __sandbox_begin takes a request apart. The code may be long: it is cut off by its
+# length, and its end looked for from the right. No variables can look like that
+# end, because theirs are sorted by name.
 __sandbox_begin() {
-	local rest=${1#'{"code":"'} raw
-	raw=${rest%%'","op":"'*}
-	rest=${rest#"$raw"'","op":"run","id":"'}
+	local rest=${1#'{"code":"'} raw after='","op":"run","id":"'
+	raw=${rest%"$after"*}
+	rest=${rest:${#raw}+${#after}}
 	__sandbox_id=${rest%%'"'*}
 	rest=${rest#*'"marker":"'}
 	__sandbox_marker=${rest%%'"'*}

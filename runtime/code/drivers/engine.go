@@ -2,6 +2,7 @@ package drivers
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -363,7 +364,9 @@ func (e *Engine) send(r *request) error {
 	case <-e.ends: // of a cell before
 	default:
 	}
-	_, err := e.req.Write(append(encode(r), '\n'))
+	// The Bash driver reads strings as formats of printf, where a % has a meaning.
+	line := bytes.ReplaceAll(encode(r), []byte("%"), []byte(`\u0025`))
+	_, err := e.req.Write(append(line, '\n'))
 	return err
 }
 

@@ -231,7 +231,7 @@ func (w *workerConn) exchange(ctx context.Context, h *hostCall, s *setup, p enve
 		if ctx.Err() != nil {
 			return nil, notStarted, ended(ctx, s.name, "while its arguments were sent")
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) && h.late() {
+		if deadlinePassed(err) && h.late() {
 			return nil, neverSent, errdefs.New("E9013", s.name, "timed out after "+s.opts.Timeout.String()+", while its arguments were sent")
 		}
 		return nil, notStarted, w.lost(ctx, s.name, false, h.deadline, err)
@@ -243,13 +243,19 @@ func (w *workerConn) exchange(ctx context.Context, h *hostCall, s *setup, p enve
 	switch {
 	case err == nil:
 		return m, answered, nil
-	case !errors.Is(err, os.ErrDeadlineExceeded):
+	case !deadlinePassed(err):
 		return nil, lostCall, w.lost(ctx, s.name, true, h.deadline, err)
 	case ctx.Err() != nil:
 		return nil, gaveUp, ended(ctx, s.name, "while the function ran")
 	}
 	// The function's own context has ended by itself.
 	return nil, gaveUp, errdefs.New("E9013", s.name, "timed out after "+s.opts.Timeout.String())
+}
+
+// deadlinePassed reports whether err is of the deadline of a connection. One with a
+// code is of another clock.
+func deadlinePassed(err error) bool {
+	return errors.Is(err, os.ErrDeadlineExceeded) && errdefs.CodeOf(err) == ""
 }
 
 // next reads up to the result of a call.

@@ -3,7 +3,6 @@ package sandboxfn
 import (
 	"context"
 	"errors"
-	"os"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/internal/envelope"
@@ -58,7 +57,7 @@ func (w *workerConn) pump(done chan struct{}) {
 	defer close(done)
 	for {
 		m, err := w.r.Next()
-		if errors.Is(err, os.ErrDeadlineExceeded) {
+		if deadlinePassed(err) {
 			w.hmu.Lock()
 			halt := w.halt
 			w.hmu.Unlock()

@@ -3,6 +3,7 @@ package acceptance
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"slices"
 	"strings"
 	"testing"
@@ -98,7 +99,7 @@ func TestGovernedFunction(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer sb.Close()
-	if _, err := sb.FS(ctx).ReadFile("/opt/template/vault/secret"); sandboxfn.CodeOf(err) != "E8020" {
+	if _, err := sb.FS(ctx).ReadFile("/opt/template/vault/secret"); sandboxfn.CodeOf(err) != "E8020" || !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("a client reads what is denied: %v", err)
 	}
 	if err := sb.FS(ctx).WriteFile("/tmp/look", nil, 0o600); sandboxfn.CodeOf(err) != "E8020" {

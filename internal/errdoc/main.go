@@ -5,9 +5,11 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
@@ -18,10 +20,10 @@ const page = "docs/errors.md"
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
 func run(args []string, stderr io.Writer) int {
-	fs := flag.NewFlagSet("errdoc", flag.ContinueOnError)
-	fs.SetOutput(stderr)
-	check := fs.Bool("check", false, "compare only")
-	if err := fs.Parse(args); err != nil || fs.NArg() > 0 {
+	flags := flag.NewFlagSet("errdoc", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	check := flags.Bool("check", false, "compare only")
+	if err := flags.Parse(args); err != nil || flags.NArg() > 0 {
 		return 2
 	}
 	want := render()
@@ -51,6 +53,12 @@ var classes = map[errdefs.Code]string{
 	"E9000": "Function calls",
 }
 
+// names are those of errors of the standard library.
+var names = map[error]string{
+	nil: "", fs.ErrNotExist: "`fs.ErrNotExist`", fs.ErrPermission: "`fs.ErrPermission`", fs.ErrExist: "`fs.ErrExist`", fs.ErrInvalid: "`fs.ErrInvalid`",
+	errors.ErrUnsupported: "`errors.ErrUnsupported`",
+}
+
 func render() []byte {
 	var b bytes.Buffer
 	b.WriteString(`<!-- Written by internal/errdoc from the table in sandboxfn/errdefs. DO NOT EDIT. -->
@@ -58,7 +66,8 @@ func render() []byte {
 
 Every error of the library that is not your function's own is a ` + "`*sandboxfn.Error`" + ` with one of these codes.
 ` + "`errors.Is(err, sandboxfn.ErrExec)`" + ` holds for every code of a class, ` + "`errors.Is(err, sandboxfn.ErrCommandTimeout)`" + `
-for one code, ` + "`errors.Is(err, sandboxfn.ErrTimeout)`" + ` and ` + "`context.DeadlineExceeded`" + ` for every row with a clock in the last column.
+for one code, ` + "`errors.Is(err, sandboxfn.ErrTimeout)`" + ` and ` + "`context.DeadlineExceeded`" + ` for every row with a clock
+(` + "`os.ErrDeadlineExceeded`" + ` too), and for errors of the last column what it names, as for those of package os.
 
 What to do about an error is not part of its text. ` + "`Error.Hint`" + ` returns it: the error's own ` + "`Suggestion`" + `, which knows the case,
 or else what the table says.
@@ -71,13 +80,13 @@ if e, ok := errors.AsType[*sandboxfn.Error](err); ok && e.Hint() != "" {
 `)
 	for _, c := range errdefs.Codes() {
 		if c.Class() == c {
-			fmt.Fprintf(&b, "\n## %s %s\n\n| code | meaning | what to do | exit status | clock |\n|---|---|---|---|---|\n", c, classes[c])
+			fmt.Fprintf(&b, "\n## %s %s\n\n| code | meaning | what to do | exit status | clock | also |\n|---|---|---|---|---|---|\n", c, classes[c])
 		}
 		clock := ""
-		if errdefs.New(c, "", "").Is(errdefs.ErrTimeout) {
+		if c.Timeout() {
 			clock = "yes"
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %d | %s |\n", c, c.Meaning(), c.Suggestion(), c.ExitStatus(), clock)
+		fmt.Fprintf(&b, "| %s | %s | %s | %d | %s | %s |\n", c, c.Meaning(), c.Suggestion(), c.ExitStatus(), clock, names[c.Like()])
 	}
 	return b.Bytes()
 }

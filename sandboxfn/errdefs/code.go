@@ -1,5 +1,10 @@
 package errdefs
 
+import (
+	"errors"
+	"io/fs"
+)
+
 // Code names a kind of failure: "E" and four digits. The first digit is the
 // class; Ex000 stands for the whole class.
 type Code string
@@ -41,6 +46,15 @@ func Codes() []Code {
 	return out
 }
 
+// Like is the error of the standard library that errors of code c also are for
+// errors.Is, beside those of timeouts: what package os says in the same case. Nil:
+// none. That a sandbox, a template or a session is not there is not among them, so
+// that it is not taken for a file that is not.
+func (c Code) Like() error { return c.info().like }
+
+// Timeout reports whether c means that a clock ran out.
+func (c Code) Timeout() bool { return c.info().timeout }
+
 func (c Code) info() row {
 	for _, r := range table {
 		if r.code == c {
@@ -54,8 +68,9 @@ type row struct {
 	code       Code
 	meaning    string
 	suggestion string
-	exit       int  // 0 means 1
-	timeout    bool // also context.DeadlineExceeded
+	exit       int   // 0 means 1
+	timeout    bool  // also context.DeadlineExceeded and os.ErrDeadlineExceeded
+	like       error // what errors of files of this machine are in the same case; nil: nothing
 }
 
 // table is the one list of codes. docs/errors.md is written from it.
@@ -107,12 +122,12 @@ var table = []row{
 	{code: "E3016", meaning: "interpreter of the language is missing or too old", suggestion: "install it in the template"},
 
 	{code: "E4000", meaning: "file operation failed"},
-	{code: "E4001", meaning: "path not found", exit: 4},
-	{code: "E4002", meaning: "permission denied", exit: 7},
+	{code: "E4001", meaning: "path not found", exit: 4, like: fs.ErrNotExist},
+	{code: "E4002", meaning: "permission denied", exit: 7, like: fs.ErrPermission},
 	{code: "E4003", meaning: "wrong kind of file"},
 	{code: "E4004", meaning: "no space left in the sandbox", suggestion: "raise the disk size of the sandbox"},
-	{code: "E4005", meaning: "path exists already"},
-	{code: "E4006", meaning: "path is malformed", exit: 2},
+	{code: "E4005", meaning: "path exists already", like: fs.ErrExist},
+	{code: "E4006", meaning: "path is malformed", exit: 2, like: fs.ErrInvalid},
 	{code: "E4007", meaning: "a watch missed changes", suggestion: "look at the directory and watch it again"},
 
 	{code: "E5000", meaning: "network failure"},
@@ -134,14 +149,14 @@ var table = []row{
 	{code: "E8001", meaning: "provider unknown", exit: 2},
 	{code: "E8002", meaning: "plugin did not start"},
 	{code: "E8003", meaning: "plugin protocol not supported"},
-	{code: "E8004", meaning: "not supported by this provider", suggestion: "choose a provider that can", exit: 7},
+	{code: "E8004", meaning: "not supported by this provider", suggestion: "choose a provider that can", exit: 7, like: errors.ErrUnsupported},
 	{code: "E8005", meaning: "plugin died or timed out"},
 	{code: "E8006", meaning: "plugin or service gave an invalid answer"},
 	{code: "E8007", meaning: "settings are malformed or conflict", exit: 2},
 	{code: "E8010", meaning: "the service limits the rate of requests", suggestion: "wait, and make fewer requests at once", exit: 6},
 	{code: "E8011", meaning: "the service is overloaded or out of order", suggestion: "try again later"},
-	{code: "E8020", meaning: "path refused by policy", exit: 7},
-	{code: "E8021", meaning: "command refused by policy", exit: 7},
+	{code: "E8020", meaning: "path refused by policy", exit: 7, like: fs.ErrPermission},
+	{code: "E8021", meaning: "command refused by policy", exit: 7, like: fs.ErrPermission},
 	{code: "E8022", meaning: "endpoint not enabled", exit: 7},
 
 	{code: "E9000", meaning: "function call failed"},

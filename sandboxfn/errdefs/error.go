@@ -3,6 +3,7 @@ package errdefs
 import (
 	"context"
 	"errors"
+	"os"
 	"strings"
 )
 
@@ -57,17 +58,22 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Is reports whether target is an [*Error] of the same code, or the sentinel
 // of the code's class: errors.Is(err, ErrExec) holds for E3001. A timeout
-// also matches [context.DeadlineExceeded] and [ErrTimeout].
+// also matches [context.DeadlineExceeded], [os.ErrDeadlineExceeded] and
+// [ErrTimeout]; a code that has one, the error that [Code.Like] names.
 func (e *Error) Is(target error) bool {
-	if target == context.DeadlineExceeded {
-		return e.Code.info().timeout
+	i := e.Code.info()
+	if target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded {
+		return i.timeout
+	}
+	if i.like != nil && target == i.like {
+		return true
 	}
 	t, ok := target.(*Error)
 	if !ok || t.Op != "" || t.Message != "" || t.Err != nil {
 		return false // only sentinels compare by code
 	}
 	if t == ErrTimeout {
-		return e.Code.info().timeout
+		return i.timeout
 	}
 	return e.Code == t.Code || t.Code.isClass() && e.Code.Class() == t.Code
 }

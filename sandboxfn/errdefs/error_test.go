@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"regexp"
+	"slices"
 	"testing"
 )
 
@@ -30,6 +32,28 @@ func TestIs(t *testing.T) {
 	} {
 		if got := errors.Is(c.err, c.target); got != c.want {
 			t.Errorf("%s: errors.Is = %v, want %v", c.name, got, c.want)
+		}
+	}
+}
+
+// Codes are what the standard library calls the same case, and nothing else.
+func TestLikeTheStandardLibrary(t *testing.T) {
+	standard := []error{fs.ErrNotExist, fs.ErrPermission, fs.ErrExist, fs.ErrInvalid, errors.ErrUnsupported, context.DeadlineExceeded, os.ErrDeadlineExceeded, context.Canceled, fs.ErrClosed}
+	clock := []error{context.DeadlineExceeded, os.ErrDeadlineExceeded}
+	want := map[Code][]error{
+		"E4001": {fs.ErrNotExist}, "E4002": {fs.ErrPermission}, "E4005": {fs.ErrExist}, "E4006": {fs.ErrInvalid},
+		"E8004": {errors.ErrUnsupported}, "E8020": {fs.ErrPermission}, "E8021": {fs.ErrPermission},
+		"E3001": clock, "E5002": clock, "E7011": clock, "E9013": clock,
+	}
+	for _, c := range Codes() {
+		for _, target := range standard {
+			err := fmt.Errorf("wrapped: %w", Wrap(c, "op", "text", errors.New("cause")))
+			if got := errors.Is(err, target); got != slices.Contains(want[c], target) {
+				t.Errorf("%s is %v: %v", c, target, got)
+			}
+		}
+		if c.Timeout() != slices.Contains(want[c], error(context.DeadlineExceeded)) || c.Like() != nil && !slices.Contains(want[c], c.Like()) {
+			t.Errorf("%s: %v, %v", c, c.Timeout(), c.Like())
 		}
 	}
 }

@@ -99,6 +99,10 @@ func outcome(n int) (result int, text string) {
 // and no more after it.
 func killWorkers(t *testing.T) (ctx context.Context, killed func() int) {
 	const few = 3
+	others := workers(t) // of the default client
+	ours := func() []int {
+		return slices.DeleteFunc(workers(t), func(pid int) bool { return slices.Contains(others, pid) })
+	}
 	c, err := sandboxfn.NewClient(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +118,7 @@ func killWorkers(t *testing.T) (ctx context.Context, killed func() int) {
 			case <-quit:
 				return
 			case <-tick.C:
-				if pids := workers(t); len(pids) > few && syscall.Kill(pids[rand.IntN(len(pids))], syscall.SIGKILL) == nil {
+				if pids := ours(); len(pids) > few && syscall.Kill(pids[rand.IntN(len(pids))], syscall.SIGKILL) == nil {
 					n++
 				}
 			}
@@ -129,7 +133,7 @@ func killWorkers(t *testing.T) (ctx context.Context, killed func() int) {
 		if err := c.Close(); err != nil {
 			t.Errorf("close: %v", err)
 		}
-		if left := workers(t); len(left) > 0 {
+		if left := ours(); len(left) > 0 {
 			t.Errorf("workers %v are left", left)
 		}
 	})

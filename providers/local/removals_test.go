@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/providers"
+	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
 // What is removed is told, once, also what the opening of the state directory
@@ -65,5 +66,43 @@ func TestCollectTells(t *testing.T) {
 		if got, err := p.Collect(t.Context()); err != nil || len(got) > 0 {
 			t.Errorf("again: %v, %v", got, err)
 		}
+	}
+}
+
+// The owner of a state directory cannot remove what belongs to sub-ids; collecting
+// does, also after the attempt.
+func TestOwnerRemovesState(t *testing.T) {
+	if os.Geteuid() == 0 || mappingKind() == mapSingle {
+		t.Skip("for an ordinary user with sub-ids")
+	}
+	needIsolation(t)
+	state := t.TempDir()
+	p, err := New(providers.Config{StateDir: state, Settings: map[string]string{"pool": "0"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { p.Close() }()
+	m := &model.Template{Name: "kept", Build: runSteps("echo x > /root/f")}
+	if _, err := p.BuildTemplate(t.Context(), providers.TemplateBuild{Model: m}); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(state, "local")
+	if err := os.RemoveAll(filepath.Join(dir, templatesDir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.RemoveAll(filepath.Join(dir, layersDir)); !errors.Is(err, os.ErrPermission) {
+		t.Errorf("the layers were removed by their owner: %v; docs/local.md says otherwise", err)
+	}
+	p.Close()
+	if p, err = New(providers.Config{StateDir: state, Settings: map[string]string{"pool": "0"}}); err != nil {
+		t.Fatal(err)
+	}
+	removed, err := p.Collect(t.Context())
+	if err != nil || len(removed) != 1 || removed[0].Kind != providers.RemovedLayer {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+	p.Close()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Error(err)
 	}
 }

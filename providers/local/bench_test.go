@@ -63,7 +63,7 @@ const (
 	caseCreate     = "create"         // a sandbox, to the first answer of its runtime
 	caseCreateTrue = "create+run"     // a sandbox, /bin/true in it, until its end is known
 	caseCreateEnd  = "create+run+end" // the same, until nothing is left: create+run and destroy in one
-	caseCommand    = "command"        // /bin/true in a sandbox that runs
+	caseCommand    = "command"        // /bin/true in a sandbox that runs, for a client that has run one before
 	caseDestroy    = "destroy"        // until nothing is left
 	casePool       = "from the pool"  // a sandbox that waits, to the first answer of its runtime
 	caseRunc       = "runc"           // /bin/true in a container of runc, and of crun
@@ -183,13 +183,18 @@ func measureRole() error {
 	if err := pooled.warmUp(ctx); err != nil {
 		return err
 	}
+	client, err := dataClient(running)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
 	var inner, ahead, ran *providers.Sandbox
 	cases := []benchCase{
 		{casePlain, func() error { return exec.Command("/bin/true").Run() }},
 		{casePlainEcho, func() error { return firstAnswer(exec.Command(echo)) }},
 		{caseCreate, func() (err error) { inner, err = p.Create(ctx, providers.CreateRequest{}); return err }},
 		{caseDestroy, func() error { return p.Kill(ctx, inner.ID) }},
-		{caseCommand, func() error { _, _, err := command(ctx, running, "/bin/true"); return err }},
+		{caseCommand, func() error { _, _, err := commandOf(ctx, client, "", "/bin/true"); return err }},
 		{caseCreateTrue, func() (err error) {
 			if ran, err = p.Create(ctx, providers.CreateRequest{}); err == nil {
 				_, _, err = command(ctx, ran, "/bin/true")

@@ -101,11 +101,19 @@ func command(ctx context.Context, sb *providers.Sandbox, path string, args ...st
 }
 
 func commandAs(ctx context.Context, sb *providers.Sandbox, user, path string, args ...string) (stdout string, end *envd.End, err error) {
-	c, err := envd.New(&envd.Options{Dial: sb.Data.Dial, Token: sb.Data.Token.Reveal()})
+	c, err := dataClient(sb)
 	if err != nil {
 		return "", nil, err
 	}
 	defer c.Close()
+	return commandOf(ctx, c, user, path, args...)
+}
+
+func dataClient(sb *providers.Sandbox) (*envd.Client, error) {
+	return envd.New(&envd.Options{Dial: sb.Data.Dial, Token: sb.Data.Token.Reveal()})
+}
+
+func commandOf(ctx context.Context, c *envd.Client, user, path string, args ...string) (stdout string, end *envd.End, err error) {
 	s, err := c.Start(ctx, &envd.StartOptions{Path: path, Args: args, User: user})
 	if err != nil {
 		return "", nil, err

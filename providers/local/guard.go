@@ -32,6 +32,7 @@ import (
 // the Go heap.
 type guard struct {
 	life, spawns *os.File // timers that it waits for
+	news         *os.File // eventfd: it has to look at guardMem.poll again
 	number       uint32   // of the last start of a command; starts are one at a time
 }
 
@@ -49,7 +50,7 @@ const spawnComm = "sandbox-start"
 // guardMem is all that the guard works with. Its memory holds no pointers, so
 // that no barrier of the garbage collector is ever needed.
 var guardMem struct {
-	poll [3]struct {
+	poll [4]struct {
 		fd              int32
 		events, revents int16
 	}
@@ -69,15 +70,21 @@ const (
 	guardLife = iota
 	guardLifeline
 	guardSpawns
+	guardNews
 )
 
-// startGuard starts the guard of a sandbox that ends at deadline. It lives as
-// long as the process; one process has at most one.
-func startGuard(deadline int64, note, lifeline *os.File) (*guard, error) {
+// startGuard starts the guard of a sandbox that ends at deadline, and has no
+// lifeline yet. It lives as long as the process; one process has at most one.
+func startGuard(deadline int64, note *os.File) (*guard, error) {
 	g := &guard{}
 	var err error
 	if g.life, err = guardTimer(unix.CLOCK_BOOTTIME); err == nil {
 		g.spawns, err = guardTimer(unix.CLOCK_MONOTONIC)
+	}
+	if err == nil {
+		var fd int
+		fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+		g.news = os.NewFile(uintptr(fd), "guard")
 	}
 	if err == nil {
 		err = g.expire(deadline)
@@ -88,29 +95,40 @@ func startGuard(deadline int64, note, lifeline *os.File) (*guard, error) {
 	m := &guardMem
 	m.poll[guardLife].fd, m.poll[guardLife].events = int32(g.life.Fd()), unix.POLLIN
 	m.poll[guardSpawns].fd, m.poll[guardSpawns].events = int32(g.spawns.Fd()), unix.POLLIN
-	// Copies, because numbers that are closed elsewhere are given out again.
-	for f, to := range map[*os.File]*int32{lifeline: &m.poll[guardLifeline].fd, note: &m.note} {
-		*to = -1
-		if f == nil {
-			continue
-		}
-		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
-		if err != nil {
-			return nil, err
-		}
-		*to = int32(fd)
+	m.poll[guardNews].fd, m.poll[guardNews].events = int32(g.news.Fd()), unix.POLLIN
+	m.poll[guardLifeline].fd = -1
+	if m.note, err = guardCopy(note); err != nil {
+		return nil, err
 	}
 	return g, startGuardThread()
 }
 
-// guardInit starts the guard of this sandbox and has it look after the end of
-// its life and all starts of commands.
-func guardInit(in *inside, l *life, conf serveConfig) error {
-	lifeline := in.lifeline
-	if conf.Detached {
-		lifeline = nil // its end means nothing once the client has let go
+// guardCopy is a copy of f, because numbers that are closed elsewhere are given
+// out again; -1 for nil.
+func guardCopy(f *os.File) (int32, error) {
+	if f == nil {
+		return -1, nil
 	}
-	g, err := startGuard(conf.Deadline, in.extra[extraNote], lifeline)
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 3)
+	return int32(fd), err
+}
+
+// follow has the guard end the sandbox also when the other end of lifeline, which
+// may be nil, is closed. It is called once.
+func (g *guard) follow(lifeline *os.File) error {
+	fd, err := guardCopy(lifeline)
+	if err != nil {
+		return err
+	}
+	atomic.StoreInt32(&guardMem.poll[guardLifeline].fd, fd)
+	_, err = unix.Write(int(g.news.Fd()), []byte{1, 0, 0, 0, 0, 0, 0, 0}) // a number in the order of the machine, other than 0
+	return err
+}
+
+// guardInit starts the guard of this sandbox, which ends with life, and has it look
+// after all starts of commands.
+func guardInit(in *inside, l *life) error {
+	g, err := startGuard(l.deadline, in.extra[extraNote])
 	if err != nil {
 		return err
 	}
@@ -232,6 +250,9 @@ func guardMain() {
 			m.pause = [2]int64{int64(guardGrace / time.Second), 0}
 			syscall.RawSyscall6(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&m.pause)), 0, 0, 0, 0, 0)
 			guardEnd(&guardClient)
+		}
+		if m.poll[guardNews].revents != 0 {
+			syscall.RawSyscall6(unix.SYS_READ, uintptr(m.poll[guardNews].fd), uintptr(unsafe.Pointer(&m.ticks)), 8, 0, 0, 0)
 		}
 		if m.poll[guardSpawns].revents == 0 {
 			continue

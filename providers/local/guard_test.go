@@ -37,7 +37,12 @@ func stuckRole() error {
 	if os.Getenv(envStuck) == endExpired {
 		deadline = bootAfter(100 * time.Millisecond)
 	}
-	if _, err := startGuard(deadline, note, lifeline); err != nil {
+	g, err := startGuard(unknownEnd, note)
+	if err != nil {
+		return err
+	}
+	time.Sleep(20 * time.Millisecond) // it waits by now
+	if err := errors.Join(g.expire(deadline), g.follow(lifeline)); err != nil {
 		return err
 	}
 	os.Stdout.Close()

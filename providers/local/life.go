@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync"
 	"time"
@@ -44,6 +45,17 @@ func newLife(deadline int64, note *os.File, exit func(string)) (*life, error) {
 		return nil, err
 	}
 	return l, nil
+}
+
+// unknownEnd is the deadline of a sandbox that was not told it yet.
+const unknownEnd = math.MaxInt64
+
+// begin sets the deadline of one that was made with unknownEnd.
+func (l *life) begin(deadline int64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deadline = deadline
+	return l.armLocked()
 }
 
 // armLocked sets the timer to the deadline.

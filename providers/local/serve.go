@@ -103,6 +103,30 @@ func serveInside(in *inside, log *slog.Logger) error {
 	pause := &pauser{freezer: frost}
 	watch := newScratchWatch(in.scratch, conf.Disk, pause, log)
 	opts := runtimeOptions(in, conf, pause, groupSpawner(in, groups), groups, watch, log)
+	owner, err := ownerOf(in.lock)
+	if err != nil {
+		return err
+	}
+	control, err := ownedListener(in.control, owner)
+	if err != nil {
+		return fmt.Errorf("control socket: %w", err)
+	}
+	l, err := ownedListener(in.listener, owner)
+	if err != nil {
+		return fmt.Errorf("runtime socket: %w", err)
+	}
+	// What does not need the purpose is made before it is there, see awaitPurpose.
+	life, err := newLife(unknownEnd, in.extra[extraNote], func(why string) {
+		log.Info("sandbox ends", "why", why)
+		frost.end()
+		os.Exit(0) // the kernel kills everything else in the pid namespace
+	})
+	if err != nil {
+		return fmt.Errorf("start the clock: %w", err)
+	}
+	if err := guardInit(in, life); err != nil {
+		return fmt.Errorf("start the guard: %w", err)
+	}
 	var srv *server.Server
 	if in.handover != nil {
 		srv, err = in.awaitPurpose(&conf, opts)
@@ -112,39 +136,24 @@ func serveInside(in *inside, log *slog.Logger) error {
 	if err != nil {
 		return err
 	}
-	life, err := newLife(conf.Deadline, in.extra[extraNote], func(why string) {
-		log.Info("sandbox ends", "why", why)
-		frost.end()
-		os.Exit(0) // the kernel kills everything else in the pid namespace
-	})
-	if err != nil {
+	if err := life.begin(conf.Deadline); err != nil {
 		return fmt.Errorf("start the clock: %w", err)
 	}
-	if err := guardInit(in, life, conf); err != nil {
-		return fmt.Errorf("start the guard: %w", err)
+	if !conf.Detached { // its end means nothing once the client has let go
+		if err := life.guard.follow(in.lifeline); err != nil {
+			return fmt.Errorf("start the guard: %w", err)
+		}
 	}
 	life.woken = conf.Woken
 	go life.run()
 	go life.follow(in.lifeline, conf.Detached)
 
-	owner, err := ownerOf(in.lock)
-	if err != nil {
-		return err
-	}
-	control, err := ownedListener(in.control, owner)
-	if err != nil {
-		return fmt.Errorf("control socket: %w", err)
-	}
 	go watch.run()
 	go serveControl(control, &controller{
 		token: conf.Token, life: life, pause: pause, usage: &usageMeter{watch: watch}, log: log,
 		files: in.files, layered: conf.Layered, request: conf.Request, listeners: conf.Listeners,
 	})
 
-	l, err := ownedListener(in.listener, owner)
-	if err != nil {
-		return fmt.Errorf("runtime socket: %w", err)
-	}
 	if in.handover == nil {
 		if err := in.ready(nil); err != nil {
 			return err

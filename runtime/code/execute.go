@@ -4,6 +4,7 @@ package code
 
 import (
 	"context"
+	"runtime"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/code/drivers"
@@ -30,13 +31,7 @@ func (s *Service) Execute(ctx context.Context, cell *Cell, emit func(*Event) err
 	if err := drivers.Check(cell.Code, cell.Env); err != nil {
 		return fail(400, "E3011", "%v", err)
 	}
-	var c *Context
-	var err error
-	if cell.ContextID != "" {
-		c, err = s.get(cell.ContextID)
-	} else {
-		c, err = s.add(ctx, drivers.Canonical(cell.Language), "", true)
-	}
+	c, err := s.enter(ctx, cell)
 	if err != nil {
 		return err
 	}
@@ -71,9 +66,27 @@ func (s *Service) Execute(ctx context.Context, cell *Cell, emit func(*Event) err
 	return nil
 }
 
-// await waits for the turn with signs of life.
+// enter finds the context of a cell and keeps it. A default one that was idle for
+// too long just now is made anew.
+func (s *Service) enter(ctx context.Context, cell *Cell) (*Context, error) {
+	if cell.ContextID != "" {
+		c, err := s.get(cell.ContextID)
+		if err == nil && !c.enter() {
+			err = noContext(c.ID)
+		}
+		return c, err
+	}
+	for {
+		c, err := s.add(ctx, drivers.Canonical(cell.Language), "", true)
+		if err != nil || c.enter() {
+			return c, err
+		}
+		runtime.Gosched() // whoever ends it takes it out first
+	}
+}
+
+// await waits, for a context that is kept, for the turn with signs of life.
 func (s *Service) await(ctx context.Context, c *Context, say func(*Event)) error {
-	c.enter()
 	select {
 	case c.turn <- struct{}{}:
 		return nil

@@ -149,6 +149,29 @@ func TestIdle(t *testing.T) {
 	}
 }
 
+// TestIdleAtTheLastMoment: a cell that names no context has one, also while the
+// default one is just removed; and one that could not be made does not stay.
+func TestIdleAtTheLastMoment(t *testing.T) {
+	need(t, "bash", "-c", "true")
+	l := newLab(t, model.Interpreter{IdleTimeout: time.Millisecond})
+	for range 30 {
+		l.good("bash", "true")
+		time.Sleep(time.Millisecond)
+	}
+	ctx, cancel := context.WithCancel(l.ctx)
+	cancel()
+	for range 20 {
+		if _, err := l.Create(ctx, "bash", ""); err == nil {
+			t.Error("a context was made for nobody")
+		}
+	}
+	for end := time.Now().Add(patience); len(l.List()) > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d contexts stay", len(l.List()))
+		}
+	}
+}
+
 func TestWire(t *testing.T) {
 	need(t, "python3", "-c", "pass")
 	l := newLab(t, model.Interpreter{})

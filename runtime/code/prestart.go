@@ -38,7 +38,7 @@ func (s *Service) prestart(lang string) error {
 	if err != nil {
 		return err
 	}
-	if err := c.acquire(ctx); err != nil {
+	if err := s.acquire(ctx, c); err != nil {
 		return err
 	}
 	defer c.release(s)

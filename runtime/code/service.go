@@ -125,7 +125,8 @@ func (s *Service) Create(ctx context.Context, lang, dir string) (*Context, error
 	if err != nil {
 		return nil, err
 	}
-	if err := c.acquire(ctx); err != nil {
+	if err := s.acquire(ctx, c); err != nil {
+		s.drop(c, "")
 		return nil, err
 	}
 	defer c.release(s)
@@ -186,8 +187,10 @@ func (s *Service) get(id string) (*Context, error) {
 	if c := s.contexts[id]; c != nil {
 		return c, nil
 	}
-	return nil, fail(404, "E3010", "Context %s not found", id)
+	return nil, noContext(id)
 }
+
+func noContext(id string) error { return fail(404, "E3010", "Context %s not found", id) }
 
 // Remove ends a context. A cell that runs ends with it.
 func (s *Service) Remove(id string) error {
@@ -207,7 +210,7 @@ func (s *Service) Restart(ctx context.Context, id string) error {
 		return err
 	}
 	c.end(s, "the context was restarted")
-	if err := c.acquire(ctx); err != nil {
+	if err := s.acquire(ctx, c); err != nil {
 		return err
 	}
 	defer c.release(s)
@@ -223,6 +226,7 @@ func (s *Service) Restart(ctx context.Context, id string) error {
 func (s *Service) expire(c *Context) {
 	c.mu.Lock()
 	busy := c.users > 0 || c.gone
+	c.gone = c.gone || !busy // no cell comes now
 	c.mu.Unlock()
 	if !busy {
 		s.drop(c, "the context was idle for too long")
@@ -257,29 +261,36 @@ func (c *Context) end(s *Service, why string) {
 }
 
 // acquire waits until it is the caller's turn; calls wait in order.
-func (c *Context) acquire(ctx context.Context) error {
-	c.enter()
+func (s *Service) acquire(ctx context.Context, c *Context) error {
+	if !c.enter() {
+		return noContext(c.ID)
+	}
 	select {
 	case c.turn <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		c.leave(0)
+		c.leave(s.opts.Interpreter.IdleTimeout)
 		return context.Cause(ctx)
 	}
 }
 
-func (c *Context) enter() {
+// enter keeps the context until leave. It reports false when it was removed.
+func (c *Context) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.gone {
+		return false
+	}
 	c.users++
 	c.idle.Stop()
+	return true
 }
 
 func (c *Context) leave(idle time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.users--
-	if c.users == 0 && !c.gone && idle > 0 {
+	if c.users == 0 && !c.gone {
 		c.idle.Reset(idle)
 	}
 }
@@ -298,7 +309,7 @@ func (s *Service) engine(ctx context.Context, c *Context) (e *drivers.Engine, re
 	c.mu.Unlock()
 	switch {
 	case gone:
-		return nil, false, fail(404, "E3010", "Context %s not found", c.ID)
+		return nil, false, noContext(c.ID)
 	case e != nil && !e.Dead():
 		return e, false, nil
 	case e != nil:

@@ -122,8 +122,12 @@ func New(o *Options) (*Client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	identity := connect.WithAcceptCompression("gzip", nil, nil)
-	c.process = processconnect.NewProcessClient(c.http, base, identity, connect.WithReadMaxBytes(maxEvent))
-	c.files = filesystemconnect.NewFilesystemClient(c.http, base, identity, connect.WithReadMaxBytes(maxAnswer))
+	var calls connect.HTTPClient = c.transport
+	if u.User != nil {
+		calls = c.http // which makes a header of it
+	}
+	c.process = processconnect.NewProcessClient(calls, base, identity, connect.WithReadMaxBytes(maxEvent))
+	c.files = filesystemconnect.NewFilesystemClient(calls, base, identity, connect.WithReadMaxBytes(maxAnswer))
 	return c, nil
 }
 

@@ -1,9 +1,11 @@
 package envd
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"maps"
 	"net"
@@ -60,9 +62,40 @@ func newTransport(o *Options) *transport {
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
 	r := *req
 	r.Header = req.Header.Clone()
+	return t.Do(&r)
+}
+
+// Do is RoundTrip for a request that belongs to it. An http.Client copies the header
+// of each, for redirects, which are not followed here: a small part of the time of
+// a request, and a noticeable one of that of a command that ends at once.
+func (t *transport) Do(r *http.Request) (*http.Response, error) {
 	t.decorate(r.Header)
-	res, err := t.base.RoundTrip(&r)
+	if err := inOne(r); err != nil {
+		return nil, err
+	}
+	res, err := t.base.RoundTrip(r)
 	return res, trusting(r.URL.Host, err)
+}
+
+// smallBody bounds the bodies that inOne copies, in bytes.
+const smallBody = 8 << 10
+
+// inOne has the body of r leave together with its header, which net/http does only
+// with bodies of types that it knows to be in memory. One that can be had again is
+// in memory, too.
+func inOne(r *http.Request) error {
+	if r.Body == nil || r.GetBody == nil || r.ContentLength <= 0 || r.ContentLength > smallBody {
+		return nil
+	}
+	b := make([]byte, r.ContentLength)
+	_, err := io.ReadFull(r.Body, b)
+	r.Body.Close()
+	if err != nil {
+		return fmt.Errorf("body of the request: %w", err)
+	}
+	r.GetBody = func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(b)), nil }
+	r.Body, _ = r.GetBody()
+	return nil
 }
 
 // decorate sets what every request carries.

@@ -5,6 +5,7 @@ package server
 import (
 	"context"
 	"io"
+	"net"
 	"os/exec"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/creack/pty"
 
+	"github.com/agent-sandbox/sandbox-go/internal/envd"
 	pb "github.com/agent-sandbox/sandbox-go/internal/pb/process"
 )
 
@@ -30,7 +32,13 @@ func benchCommand(b *testing.B, name string, args ...string) {
 		b.Skip(err)
 	}
 	r := newRig(b, nil)
-	req := &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: name, Args: args}, Stdin: new(bool)}
+	client, err := envd.New(&envd.Options{Token: testToken, Dial: func(ctx context.Context) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "unix", r.socket)
+	}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(client.Close)
 	direct, served := time.Duration(0), time.Duration(0)
 	for b.Loop() {
 		began := time.Now()
@@ -41,19 +49,45 @@ func benchCommand(b *testing.B, name string, args ...string) {
 			b.Fatal(err)
 		}
 		middle := time.Now()
-		res, err := r.run(b.Context(), req)
+		res, err := runEnvd(b.Context(), client, &envd.StartOptions{Path: name, Args: args})
 		if err != nil {
 			b.Fatal(err)
 		}
 		direct += middle.Sub(began)
 		served += time.Since(middle)
-		if res.stdout != stdout.String() || res.stderr != stderr.String() || res.end.GetExitCode() != 0 {
+		if res.stdout != stdout.String() || res.stderr != stderr.String() || res.code != 0 {
 			b.Fatalf("got %+v", res)
 		}
 	}
 	b.ReportMetric(float64(served)/float64(direct), "ratio")
 	b.ReportMetric(float64(direct.Microseconds())/float64(b.N), "µs/direct")
 	b.ReportMetric(float64(served.Microseconds())/float64(b.N), "µs/served")
+}
+
+type envdResult struct {
+	stdout, stderr string
+	code           int
+}
+
+// runEnvd runs a command with the client of this module.
+func runEnvd(ctx context.Context, c *envd.Client, o *envd.StartOptions) (res envdResult, err error) {
+	stream, err := c.Start(ctx, o)
+	if err != nil {
+		return res, err
+	}
+	defer stream.Close(nil)
+	for {
+		ev, err := stream.Next()
+		if err != nil {
+			return res, err
+		}
+		res.stdout += string(ev.Stdout)
+		res.stderr += string(ev.Stderr)
+		if ev.End != nil {
+			res.code = ev.End.ExitCode
+			return res, nil
+		}
+	}
 }
 
 // echoProgram answers each key.

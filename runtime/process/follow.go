@@ -22,6 +22,9 @@ func (e startLostError) Unwrap() error { return e.error }
 
 // follow sends what sub reads until the end of p or of ctx.
 func (s *Service) follow(ctx context.Context, p *proc, sub *subscription, silence time.Duration, send func(*pb.ProcessEvent) error) error {
+	if _, _, end := sub.next(nil); end != nil {
+		lastMessage(ctx) // of a command that was brief all is there
+	}
 	if err := send(startEvent(uint32(p.pid))); err != nil {
 		return startLostError{err}
 	}
@@ -148,8 +151,8 @@ func sendNotRunnable(bad *notRunnable, terminal bool, stream *connect.ServerStre
 type lastKey struct{}
 
 // WithLast is ctx for a request whose answer need not be sent on at once from the
-// moment that last is called: one more message comes, and then its end. Without
-// it, each message is sent by itself.
+// moment that last is called: what there still is to come is there already, and
+// then its end. Without it, each message is sent by itself.
 func WithLast(ctx context.Context, last func()) context.Context {
 	return context.WithValue(ctx, lastKey{}, last)
 }

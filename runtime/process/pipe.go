@@ -110,7 +110,7 @@ func (p *pipe) run(complete func()) {
 		select {
 		case <-p.done:
 			p.term.hangUp()
-			open = open && p.drain()
+			open = open && p.drain(p.holds())
 			complete()
 			if open {
 				p.discard()
@@ -198,29 +198,45 @@ func inPipe(fd uintptr) int {
 	return n
 }
 
-// drain copies what is in the pipe at this moment: no more, or a child that
-// goes on printing would delay the end for ever. It reports whether others
-// hold the pipe.
-func (p *pipe) drain() (open bool) {
+// holds is how much is in the pipe now, in bytes.
+func (p *pipe) holds() int {
 	left := terminalBuffer // a terminal does not say how much it holds
 	if p.term == nil {
-		if err := p.raw.Control(func(fd uintptr) { left = inPipe(fd) }); err != nil {
-			return false
+		if err := p.control(func(fd uintptr) { left = inPipe(fd) }); err != nil {
+			return 0
 		}
 	}
-	buf := chunks.Get().(*[]byte)
-	defer chunks.Put(buf)
-	for left > 0 {
-		n := 0
-		err := p.raw.Control(func(fd uintptr) { n = p.take(fd, (*buf)[:min(left, len(*buf))]) })
-		if err != nil || n == 0 {
-			break
+	return left
+}
+
+// control calls f with the descriptor of the pipe, which may be open or not yet.
+func (p *pipe) control(f func(fd uintptr)) error {
+	if p.raw != nil {
+		return p.raw.Control(f)
+	}
+	f(uintptr(p.fd))
+	return nil
+}
+
+// drain copies what was in the pipe when it was asked: no more, or a child that
+// goes on printing would delay the end for ever. It reports whether others
+// hold the pipe.
+func (p *pipe) drain(left int) (open bool) {
+	if left > 0 {
+		buf := chunks.Get().(*[]byte)
+		defer chunks.Put(buf)
+		for left > 0 {
+			n := 0
+			err := p.control(func(fd uintptr) { n = p.take(fd, (*buf)[:min(left, len(*buf))]) })
+			if err != nil || n == 0 {
+				break
+			}
+			p.out.write(p.i, (*buf)[:n])
+			left -= n
 		}
-		p.out.write(p.i, (*buf)[:n])
-		left -= n
 	}
 	open = true
-	err := p.raw.Control(func(fd uintptr) { _, open = readable(fd) })
+	err := p.control(func(fd uintptr) { _, open = readable(fd) })
 	return open && err == nil
 }
 

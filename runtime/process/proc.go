@@ -35,7 +35,10 @@ type proc struct {
 	done   chan struct{} // closed once the process was collected
 	left   atomic.Int32  // what has to be over before the command has ended, see complete
 	finish func()
-	ended  chan struct{} // closed once its output is complete too
+	// attended says that somebody waits for its end who needs not be the one who
+	// collects it; guarded by the reaper's mu.
+	attended bool
+	ended    chan struct{} // closed once its output is complete too
 
 	slot    bool                           // it has one of those that the policy gives
 	overrun atomic.Pointer[policy.Refusal] // the rule that ends it
@@ -64,8 +67,10 @@ func (p *proc) reap() {
 	close(p.done)
 	p.mu.Unlock()
 	for _, pipe := range p.pipes {
-		// Wakes the reader; it looks at done then.
-		_ = pipe.f.SetReadDeadline(time.Unix(1, 0))
+		if pipe.f != nil {
+			// Wakes the reader; it looks at done then.
+			_ = pipe.f.SetReadDeadline(time.Unix(1, 0))
+		}
 	}
 	p.in.close()
 }

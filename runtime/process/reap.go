@@ -23,6 +23,7 @@ type reaper struct {
 	starting sync.RWMutex  // held for reading from before a fork until the child is known
 	mu       sync.Mutex    // held from looking at a dead child until it is collected
 	known    map[int]*proc // guarded by mu
+	again    bool          // there may be more dead children than were looked at; guarded by mu
 
 	chld chan os.Signal
 	quit chan struct{}
@@ -52,11 +53,41 @@ func (r *reaper) close() {
 	r.wg.Wait()
 }
 
-// add makes the owner of a child known; starting is held.
+// add makes the owner of a child known; starting is held. It is left alone until
+// it is taken or attended.
 func (r *reaper) add(p *proc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.known[p.pid] = p
+}
+
+// attended says that p may be collected by whoever sees first that it is dead.
+func (r *reaper) attended(p *proc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p.attended = true
+	r.lookAgain()
+}
+
+// takeBrief collects p, which is dead and was never attended.
+func (r *reaper) takeBrief(p *proc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.known, p.pid)
+	p.reap()
+	r.lookAgain()
+}
+
+// lookAgain has the children looked at that could not be seen behind one that was
+// to be left alone; mu is held.
+func (r *reaper) lookAgain() {
+	if r.again {
+		r.again = false
+		select {
+		case r.chld <- unix.SIGCHLD:
+		default:
+		}
+	}
 }
 
 // collect collects p, which is dead, unless that has been done.
@@ -94,12 +125,18 @@ func (r *reaper) collectAll() {
 	}
 }
 
-// next finds a dead child and collects it if it is a command.
+// next finds a dead child and collects it if it is a command. The number is 0 also
+// for one that is to be left alone.
 func (r *reaper) next() (pid int, p *proc) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	pid = deadChild()
-	if p = r.known[pid]; p != nil {
+	switch p = r.known[pid]; {
+	case p == nil:
+	case !p.attended:
+		r.again = true
+		return 0, nil
+	default:
 		delete(r.known, pid)
 		p.reap()
 	}
@@ -119,9 +156,12 @@ func (r *reaper) stranger(pid int) *proc {
 		return nil
 	}
 	p := r.known[pid]
-	if p == nil {
+	switch {
+	case p == nil:
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 		return nil
+	case !p.attended:
+		return nil // the next look leaves it alone
 	}
 	delete(r.known, pid)
 	p.reap()

@@ -98,6 +98,8 @@ func (l *launch) start(tag *string) (*proc, *subscription, error) {
 		return nil, nil, l.startError(name, err)
 	}
 	l.svc.limitRuntime(p)
+	done() // or the pipes would not end
+	l.svc.attend(p)
 	return p, sub, nil
 }
 
@@ -241,7 +243,7 @@ func (l *launch) startError(name string, err error) error {
 	return fault.New(connect.CodeInternal, "E3006", "error starting process '%s': %v", l.config.GetCmd(), errno)
 }
 
-// spawn starts the program of p and everything that looks after it.
+// spawn starts the program of p. Attend is still to be called.
 func (s *Service) spawn(p *proc, name string, argv []string, attr *os.ProcAttr) error {
 	if s.reaper != nil {
 		s.reaper.starting.RLock()
@@ -264,11 +266,23 @@ func (s *Service) spawn(p *proc, name string, argv []string, attr *os.ProcAttr) 
 		return err
 	}
 	p.pid = p.handle.Pid
-	exit := exitFile(p.pid) // before anybody can collect it
-	s.setOOMScore(p.pid)
-	s.table.add(p)
 	p.left.Store(int32(len(p.pipes)) + 1)
 	p.finish = func() { s.finish(p) }
+	if s.reaper != nil {
+		s.reaper.add(p)
+	}
+	s.setOOMScore(p.pid)
+	s.table.add(p)
+	s.wg.Add(1) // until it is attended
+	return nil
+}
+
+// attend looks after p, which has just been started, until its end.
+func (s *Service) attend(p *proc) {
+	defer s.wg.Done()
+	if p.endsSoon() && s.brief(p) {
+		return
+	}
 	for _, pipe := range p.pipes {
 		if err := pipe.open(); err != nil {
 			// Only of a descriptor that is none can this be said.
@@ -276,6 +290,7 @@ func (s *Service) spawn(p *proc, name string, argv []string, attr *os.ProcAttr) 
 		}
 		s.wg.Go(func() { pipe.run(p.complete) })
 	}
+	exit := exitFile(p.pid) // before anybody can collect it
 	switch {
 	case s.reaper == nil:
 		s.wg.Go(func() {
@@ -284,15 +299,14 @@ func (s *Service) spawn(p *proc, name string, argv []string, attr *os.ProcAttr) 
 			p.complete()
 		})
 	case exit == nil:
-		s.reaper.add(p)
+		s.reaper.attended(p)
 	default:
-		s.reaper.add(p)
+		s.reaper.attended(p)
 		s.wg.Go(func() {
 			p.awaitDeath(exit)
 			s.reaper.collect(p)
 		})
 	}
-	return nil
 }
 
 // finish publishes the end of p: it was collected, and its output is complete.

@@ -5,6 +5,7 @@ package process
 import (
 	"os"
 	"os/signal"
+	"strconv"
 	"sync"
 	"time"
 
@@ -54,16 +55,40 @@ func (g *stopGuard) close() {
 	g.wg.Wait()
 }
 
-// killStopped kills the process if it is one that we trace and that has stopped.
+// killStopped kills the process if one of its threads is traced by us and has
+// stopped. One that has died is collected: the process would not end before that.
 func (p *proc) killStopped() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.collected() {
 		return
 	}
-	var info unix.Siginfo
-	err := unix.Waitid(unix.P_PID, p.pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
-	if err == nil && siginfoPid(&info) == p.pid && stops(&info) {
-		_ = unix.Kill(p.pid, unix.SIGKILL) // an error means that it is dead by now
+	for _, tid := range threads(p.pid) {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, tid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		switch {
+		case err != nil || siginfoPid(&info) != tid:
+		case stops(&info):
+			_ = unix.Kill(p.pid, unix.SIGKILL) // an error means that it is dead by now
+		case tid != p.pid:
+			_, _ = unix.Wait4(tid, nil, unix.WNOHANG, nil)
+		}
 	}
+}
+
+// threads lists those of a process, itself first.
+func threads(pid int) []int {
+	all := []int{pid}
+	dir, err := os.Open("/proc/" + strconv.Itoa(pid) + "/task")
+	if err != nil {
+		return all // it has ended
+	}
+	defer dir.Close()
+	names, _ := dir.Readdirnames(-1)
+	for _, name := range names {
+		if tid, err := strconv.Atoi(name); err == nil && tid != pid {
+			all = append(all, tid)
+		}
+	}
+	return all
 }

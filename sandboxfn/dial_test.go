@@ -258,7 +258,21 @@ func TestURL(t *testing.T) {
 		if _, err := sb.URL(0); !errors.Is(err, ErrOption) {
 			t.Errorf("port 0: %v", err)
 		}
+		// A client that keeps its connection open and says nothing does not hold Close up.
+		held, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
+		must(t, err)
+		defer held.Close()
+		if _, err := io.WriteString(held, "GET /held HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+			t.Error(err)
+		}
+		if _, err := held.Read(make([]byte, 1)); err != nil {
+			t.Error(err)
+		}
+		start := time.Now()
 		must(t, sb.Close())
+		if took := time.Since(start); took > killTimeout/2 {
+			t.Errorf("close took %v", took)
+		}
 		if got, err := get("/late"); err == nil {
 			t.Errorf("after the end of the handle: %q", got)
 		}

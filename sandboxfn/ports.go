@@ -159,7 +159,9 @@ func (sb *Sandbox) handOn(outer net.Conn, port int) {
 		return
 	}
 	defer inner.Close()
-	// The end of the handle closes inner, and so ends both.
+	// The end of the handle closes inner. That ends only what comes from there: a
+	// client may keep its side open for as long as it likes.
+	defer context.AfterFunc(sb.life, func() { outer.Close() })()
 	var wg sync.WaitGroup
 	wg.Go(func() { pass(inner, outer) })
 	wg.Go(func() { pass(outer, inner) })

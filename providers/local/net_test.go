@@ -121,7 +121,7 @@ func TestAllowedPrograms(t *testing.T) {
 		{"curl", "curl -sSf --max-time 20 URL"},
 		{"wget", "wget -q -T 20 -t 1 -O - URL"},
 		{"python3", "python3 -c 'import urllib.request; print(urllib.request.urlopen(\"URL\", timeout=20).read().decode(), end=\"\")'"},
-		{"node", "node -e 'process.exitCode = 1; fetch(\"URL\").then(r => { if (!r.ok) throw r.status; return r.text() }).then(t => { process.stdout.write(t); process.exitCode = 0 }).catch(console.error)'"},
+		{"node", "NODE_NO_WARNINGS=1 node -e 'process.exitCode = 1; fetch(\"URL\").then(r => { if (!r.ok) throw r.status; return r.text() }).then(t => { process.stdout.write(t); process.exitCode = 0 }).catch(console.error)'"},
 	} {
 		t.Run(c.tool, func(t *testing.T) {
 			if out, end := sh(t, sb, "command -v "+c.tool+" >/dev/null && "+c.tool+" --version >/dev/null"); end.ExitCode != 0 {

@@ -122,12 +122,34 @@ func (p *prey) tree() ([]task, error) {
 	}
 	found := pick(all, p.leader, func(t task) bool {
 		start, ok := p.known[t.pid]
-		return ok && start == t.start || p.mark != 0 && markOf(t.pid) == p.mark
+		return ok && start == t.start || p.mark != 0 && markOf(t.pid) == p.mark && !ofOurSession(t, all)
 	})
 	for _, t := range found {
 		p.known[t.pid] = t.start
 	}
 	return found, nil
+}
+
+// ofOurSession reports whether t or one of its parents is in the session of this
+// process. A command has a session of its own, and nobody can join another one: who
+// is in ours was started by this program for itself, in the moment in which it
+// marked a command.
+func ofOurSession(t task, all []task) bool {
+	own, err := unix.Getsid(0)
+	if err != nil {
+		return false
+	}
+	for range all { // parents may change while they are listed: no circle lasts
+		if t.sid == own {
+			return true
+		}
+		i := slices.IndexFunc(all, func(a task) bool { return a.pid == t.ppid }) // this process is none of them
+		if i < 0 {
+			return false
+		}
+		t = all[i]
+	}
+	return false
 }
 
 // pick is the choice of tree.
@@ -161,7 +183,13 @@ func pick(all []task, leader task, known func(task) bool) []task {
 // all finds the living processes that carry any mark of ours.
 func (m *marker) all() ([]task, error) {
 	found, err := tasks(func(pid int) bool { return !m.owns(markOf(pid)) })
-	return slices.DeleteFunc(found, func(t task) bool { return t.dead }), err
+	var out []task
+	for _, t := range found {
+		if !t.dead && !ofOurSession(t, found) {
+			out = append(out, t)
+		}
+	}
+	return out, err
 }
 
 // signalTask signals the very process that t describes, not a later one with

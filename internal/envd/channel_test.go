@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -89,7 +90,7 @@ func TestUpgradeByAddress(t *testing.T) {
 				srv.Start()
 			}
 			defer srv.Close()
-			o := Options{URL: srv.URL + "/box/1/", Token: "T", Headers: http.Header{"X-Route": {"here"}}}
+			o := Options{URL: strings.Replace(srv.URL, "://", "://me:secret@", 1) + "/box/1/", Token: "T", Headers: http.Header{"X-Route": {"here"}}}
 			if c.tls {
 				o.RootCAs = x509.NewCertPool()
 				o.RootCAs.AddCert(srv.Certificate())
@@ -120,6 +121,9 @@ func TestUpgradeByAddress(t *testing.T) {
 			}
 			if got.URL.Path != "/box/1/sandbox/ports/22" || got.Header.Get("X-Access-Token") != "T" || got.Header.Get("X-Route") != "here" {
 				t.Errorf("the request was %s with %v", got.URL, got.Header)
+			}
+			if user, password, _ := got.BasicAuth(); user != "me" || password != "secret" {
+				t.Errorf("it was from %q, %q", user, password)
 			}
 			if c.proxy != (used.Load() == 1) {
 				t.Errorf("the proxy was used %d times", used.Load())

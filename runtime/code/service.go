@@ -327,7 +327,11 @@ func (s *Service) engine(ctx context.Context, c *Context) (e *drivers.Engine, re
 		return nil, false, fail(500, "E3016", "%s is not installed in this sandbox: install %s (%s)", c.Language, c.lang.Install, coded.Message())
 	case errors.As(err, &coded):
 		status, code, text := fault.Of(coded)
-		if code != "E8020" && code != "E8021" { // the policy refuses the interpreter
+		switch code {
+		case "E8020", "E8021": // the policy refuses the interpreter
+		case "E3012": // the folder can't be used
+			status = 400
+		default:
 			status = 500
 		}
 		return nil, false, fail(status, string(code), "%s", text)

@@ -59,14 +59,20 @@ func decode(body []byte, v any) error {
 		}
 		return err
 	}
-	if d.More() {
+	if rest := body[d.InputOffset():]; len(bytes.TrimSpace(rest)) > 0 {
 		return errors.New("something follows it")
 	}
 	return nil
 }
 
+// maxKey bounds the keys that an error repeats, in bytes.
+const maxKey = 200
+
 // unknownKey is the error of a key that v does not have; quoted is how JSON writes it.
 func unknownKey(quoted string, v any) error {
+	if len(quoted) > maxKey {
+		return fmt.Errorf("there is no key of %d bytes", len(quoted))
+	}
 	text := "there is no key " + quoted
 	var name string
 	if json.Unmarshal([]byte(quoted), &name) != nil {

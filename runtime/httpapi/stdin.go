@@ -62,6 +62,9 @@ func feed(r *http.Request, run *process.Running, b []byte, end bool) error {
 		return fault.New(connect.CodeNotFound, "E3010", "process with pid %d has ended", run.Pid())
 	default:
 	}
+	if !run.TakesInput() {
+		return fault.New(connect.CodeInternal, "E3013", "process with pid %d has no standard input, or it is closed", run.Pid())
+	}
 	if end && run.Terminal() {
 		return fault.New(connect.CodeInvalidArgument, "E3011", "the input of a terminal has no end; send Ctrl-D, %q, instead", "\x04")
 	}

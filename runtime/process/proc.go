@@ -290,9 +290,14 @@ func (in *input) write(ctx context.Context, b []byte) error {
 	if in.f == nil || in.isClosed() {
 		return errNoStdin
 	}
-	stop := context.AfterFunc(ctx, func() { _ = in.f.SetWriteDeadline(time.Unix(1, 0)) })
+	late := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(late)
+		_ = in.f.SetWriteDeadline(time.Unix(1, 0))
+	})
 	_, err := in.f.Write(b)
 	if !stop() {
+		<-late // or it would be set after it was taken back
 		_ = in.f.SetWriteDeadline(time.Time{})
 	}
 	switch {

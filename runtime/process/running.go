@@ -161,6 +161,10 @@ func (r *Running) Write(ctx context.Context, b []byte) error {
 	return r.p.write(ctx, in)
 }
 
+// TakesInput reports whether there is an input that is not closed: a terminal, or a
+// standard input.
+func (r *Running) TakesInput() bool { return r.p.in.f != nil && !r.p.in.isClosed() }
+
 // CloseInput ends the standard input. A terminal has no such end.
 func (r *Running) CloseInput(ctx context.Context) error {
 	if r.p.term != nil {

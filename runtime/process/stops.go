@@ -12,9 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// stopPause is how long a stop may go unseen. Most signals about children tell
-// of an end, which somebody else waits for and which must not be slowed down.
-const stopPause = 20 * time.Millisecond
+// A stop is looked for stopPause after the last signal about a child, and stopMost
+// after the first one at the latest. Most of them tell of an end, which somebody else
+// waits for and which must not be slowed down.
+const (
+	stopPause = 20 * time.Millisecond
+	stopMost  = 100 * time.Millisecond
+)
 
 // stopGuard kills commands that asked us to trace them and then stopped: nobody
 // would let them go on. Where a reaper runs, it does this.
@@ -35,11 +39,16 @@ func newStopGuard(t *table) *stopGuard {
 func (g *stopGuard) run() {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+	var first time.Time // of the signals since the last look
 	for {
 		select {
 		case <-g.chld:
-			timer.Reset(stopPause)
+			if first.IsZero() {
+				first = time.Now()
+			}
+			timer.Reset(min(stopPause, stopMost-time.Since(first)))
 		case <-timer.C:
+			first = time.Time{}
 			for _, p := range g.table.living() {
 				p.killStopped()
 			}

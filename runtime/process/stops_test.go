@@ -53,6 +53,33 @@ func TestTracedCommandEnds(t *testing.T) {
 	}
 }
 
+// TestTracedCommandEndsAmongOthers: the ends of other commands do not hide it.
+func TestTracedCommandEndsAmongOthers(t *testing.T) {
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Options{Env: environment.New(environment.Options{Sandbox: map[string]string{tracedVariable: "first"}})})
+	defer s.Shutdown(t.Context())
+	p, sub := startForTest(t, s, self, "-test.run=^TestTracedCommandEnds$")
+	defer sub.close()
+	noise := time.NewTicker(stopPause / 4)
+	defer noise.Stop()
+	for late := time.After(30 * time.Second); ; {
+		select {
+		case <-p.ended:
+			return
+		case <-noise.C:
+			select {
+			case s.stops.chld <- unix.SIGCHLD:
+			default:
+			}
+		case <-late:
+			t.Fatal("it stays")
+		}
+	}
+}
+
 // beTraced stops its first thread or another one, or ends while another one is
 // traced.
 func beTraced(t *testing.T, how string) {

@@ -35,10 +35,13 @@ func TestAPIBodies(t *testing.T) {
 			if want := `there is no key \"` + key + `_\"; did you mean \"` + key + `\"?`; a.status != 400 || a.code != "E3006" || !strings.Contains(a.body, want) {
 				t.Errorf("got %d %s %s, want %s", a.status, a.code, a.body, want)
 			}
-			for _, body := range []string{`[]`, `{} {}`} {
+			for _, body := range []string{`[]`, `{} {}`, `{} }`, `{} ]`, `{}x`} {
 				if a := r.call(t, row.Method, path, body); a.status != 400 || a.code != "E3006" {
 					t.Errorf("%s: got %d %s %s", body, a.status, a.code, a.body)
 				}
+			}
+			if a := r.call(t, row.Method, path, `{"`+strings.Repeat("k", 1<<20)+`":1}`); a.status != 400 || a.code != "E3006" || len(a.body) > 1<<10 {
+				t.Errorf("a long key: got %d %s %.200s", a.status, a.code, a.body)
 			}
 			limit := 10 << 20
 			if row.Path == "/upload" {

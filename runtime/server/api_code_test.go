@@ -75,6 +75,10 @@ func TestAPICode(t *testing.T) {
 		t.Errorf("a failure: %+v", a)
 	}
 
+	if a := r.call(t, "POST", "/code/contexts", `{"language":"bash","cwd":"/no/such/folder"}`); a.status != 400 || a.code != "E3012" {
+		t.Errorf("a folder that is none: %d %s %s", a.status, a.code, a.body)
+	}
+
 	var c struct{ ID, Language, Cwd string }
 	r.call(t, "POST", "/code/contexts", `{"language":"bash"}`).into(t, &c)
 	in := `{"context_id":` + quote(c.ID) + `,"code":`

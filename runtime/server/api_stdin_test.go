@@ -63,7 +63,8 @@ func TestAPIStdin(t *testing.T) {
 		"none":              {1 << 30, `{"data":"x"}`, "404 E3010"},
 		"no input":          {without, `{"data":"x"}`, "409 E3013"},
 		"closed":            {closed, `{"data":"x"}`, "409 E3013"},
-		"closed again":      {closed, `{"close":true}`, "200 "},
+		"closed again":      {closed, `{"close":true}`, "409 E3013"},
+		"end of no input":   {without, `{"close":true}`, "409 E3013"},
 		"both":              {with, `{"data":"x","data_base64":"eA=="}`, "400 E3011"},
 		"no base64":         {with, `{"data_base64":"!"}`, "400 E3006"},
 		"nothing":           {with, `{}`, "200 "},
@@ -92,7 +93,7 @@ func TestAPIStdin(t *testing.T) {
 		}
 		over <- err
 	}()
-	if a := r.call(t, "POST", stdin(closed), `{}`); a.status != http.StatusOK {
+	if a := r.call(t, "POST", stdin(uint32(term.Pid)), `{}`); a.status != http.StatusOK {
 		t.Errorf("meanwhile: %d %s", a.status, a.body)
 	}
 	cancel()

@@ -209,6 +209,18 @@ func TestBuiltin(t *testing.T) {
 	}
 }
 
+// An empty reference is refused, as one that cannot be read is.
+func TestResolveEmpty(t *testing.T) {
+	o := &ResolveOptions{Dir: t.TempDir(), CacheDir: t.TempDir()}
+	_, err := Resolve(t.Context(), "", o)
+	if code(err) != "E2001" || !strings.Contains(err.Error(), "the reference is empty") || hint(err) == "" {
+		t.Errorf("Resolve: %v, hint %q", err, hint(err))
+	}
+	if _, err := Compile(t.Context(), "", o); code(err) != "E2001" {
+		t.Errorf("Compile: %v", err)
+	}
+}
+
 func hint(err error) string {
 	if e, ok := err.(interface{ Hint() string }); ok {
 		return e.Hint()

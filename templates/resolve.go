@@ -80,10 +80,14 @@ func Resolve(ctx context.Context, ref string, o *ResolveOptions) (*Resolved, err
 	var parent *found
 	seen := map[string]bool{}
 	var chain []string
-	for next := ref; next != ""; {
+	for next := ref; next != "" || parent == nil; { // an empty one is a mistake of the caller
 		parsed, err := ParseRef(next)
 		if err != nil {
-			return nil, &errdefs.Error{Code: "E2001", Op: "resolve template", Message: fmt.Sprintf("%q: %v", next, err)}
+			e := &errdefs.Error{Code: "E2001", Op: "resolve template", Message: fmt.Sprintf("%q: %v", next, err)}
+			if next == "" {
+				e.Suggestion = "name a template, or give a folder such as ./dir"
+			}
+			return nil, e
 		}
 		f, err := r.locate(ctx, parsed, parent)
 		if err != nil {

@@ -131,6 +131,7 @@ func (sb *Sandbox) makeDriven(ctx context.Context, op, language, dir string) (*d
 	}
 	defer c.leave(sb.codes.idle())
 	if err := c.await(ctx, sb, op); err != nil {
+		sb.dropDriven(c)
 		return nil, err
 	}
 	defer c.release()

@@ -212,6 +212,26 @@ func TestCodeDrivenLimits(t *testing.T) {
 	}
 }
 
+// TestCodeDrivenCancelled: a context that could not be made, because its caller left,
+// does not stay.
+func TestCodeDrivenCancelled(t *testing.T) {
+	need(t, "bash")
+	sb, _ := drivenSandbox(t, nil)
+	if _, err := sb.Code(t.Context(), "bash", nil); err != nil { // the way is known now
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for range 40 {
+		if _, err := sb.Code(ctx, "bash", nil); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+	}
+	if n := len(sb.listDriven()); n != 1 {
+		t.Errorf("%d contexts", n)
+	}
+}
+
 // TestCodeDrivenMissing: a language whose program is not there, and one that nobody
 // knows.
 func TestCodeDrivenMissing(t *testing.T) {

@@ -336,6 +336,9 @@ func (c *checker) interpreter() {
 	if in.MaxContexts > 0 && len(in.Prestart) > in.MaxContexts {
 		c.failf("interpreter.prestart", "", "prestart has %d languages, and max_contexts is %d", len(in.Prestart), in.MaxContexts)
 	}
+	if most := c.t.Policy.Commands.MaxProcesses; most > 0 && len(in.Prestart) >= most {
+		c.failf("interpreter.prestart", "name fewer languages, or raise max_processes", "prestart has %d languages, and with max_processes %d no command can run beside them", len(in.Prestart), most)
+	}
 	for _, l := range slices.Sorted(maps.Keys(c.t.Interpreter.Programs)) {
 		at := "interpreter.programs." + l
 		if !language.MatchString(l) {

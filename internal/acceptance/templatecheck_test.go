@@ -66,6 +66,8 @@ func TestTemplateValues(t *testing.T) {
 		{"interpreter: {prestart: [¦pyton]}", `no interpreter for "pyton"`},
 		{"interpreter: {prestart: [bash, ¦bash]}", "there twice"},
 		{"interpreter: {max_contexts: 1, prestart: ¦[bash, js]}", "max_contexts is 1"},
+		{"policy: {commands: {max_processes: 1}}\ninterpreter: {prestart: ¦[bash]}", "with max_processes 1 no command"},
+		{"policy: {commands: {max_processes: 2}}\ninterpreter: {prestart: ¦[bash, js]}", "with max_processes 2 no command"},
 		{"interpreter:\n  programs:\n    ¦r: Rscript", "is not an absolute path"},
 		{"custom_commands:\n  a: {run: x, cwd: ¦y}", "is not an absolute path"},
 		{"custom_commands:\n  a: {run: x, timeout: ¦0}", "must be above zero"},
@@ -100,6 +102,11 @@ func TestTemplateLikeRuntime(t *testing.T) {
 	no := false
 	commands := func(c model.CommandPolicy) model.Template { return model.Template{Policy: model.Policy{Commands: c}} }
 	files := func(f model.FilePolicy) model.Template { return model.Template{Policy: model.Policy{Files: f}} }
+	starting := func(most int, languages ...string) model.Template {
+		m := commands(model.CommandPolicy{MaxProcesses: most})
+		m.Interpreter.Prestart = languages
+		return m
+	}
 	rule := func(program string, args ...string) model.Template {
 		return commands(model.CommandPolicy{Deny: []model.CommandRule{{Program: program, Args: args}}})
 	}
@@ -115,6 +122,8 @@ func TestTemplateLikeRuntime(t *testing.T) {
 		{commands(model.CommandPolicy{MaxOutput: 64<<20 + 1}), false},
 		{commands(model.CommandPolicy{MaxOutput: -1}), false},
 		{commands(model.CommandPolicy{MaxProcesses: -1}), false},
+		{starting(1, "bash"), false}, {starting(2, "bash"), true}, {starting(2, "bash", "js", "python"), false},
+		{starting(0, "bash", "js", "python"), true}, {starting(1), true},
 		{commands(model.CommandPolicy{EnvDeny: []string{"A["}}), false},
 		{commands(model.CommandPolicy{EnvDeny: []string{"A*", "B?"}}), true},
 		{commands(model.CommandPolicy{Cwd: []string{"a"}}), false},

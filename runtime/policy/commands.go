@@ -99,6 +99,8 @@ func compileCommands(t *model.Template, files *Files) (*Commands, error) {
 	switch {
 	case m.MaxProcesses < 0:
 		return nil, invalid("commands.max_processes is negative: %d", m.MaxProcesses)
+	case m.MaxProcesses > 0 && len(t.Interpreter.Prestart) >= m.MaxProcesses: // each is a process that stays
+		return nil, invalid("commands.max_processes is %d, and the %d languages of interpreter.prestart leave none for commands", m.MaxProcesses, len(t.Interpreter.Prestart))
 	case m.MaxRuntime < 0:
 		return nil, invalid("commands.max_runtime is negative: %v", m.MaxRuntime)
 	case m.MaxOutput != 0 && (m.MaxOutput < minOutput || m.MaxOutput > maxOutput):

@@ -233,6 +233,9 @@ func TestBuildFails(t *testing.T) {
 	if !strings.Contains(err.Error(), "step 2 of 3") || !strings.Contains(err.Error(), "two") {
 		t.Errorf("text: %v", err)
 	}
+	if hint := errorHint(err); hint != "" {
+		t.Errorf("hint %q", hint)
+	}
 	nothingLeft(t, p)
 
 	// One that was built before stays as it was.
@@ -335,14 +338,18 @@ func TestTemplateUnknownName(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, hint := range map[string]string{
-		"workbnech": `did you mean "workbench"? Otherwise build it with sandbox template build workbnech, or`, "bsae": `did you mean "base"?`,
-		"something": "build it with sandbox template build something, or from a folder with sandbox template build ./something",
+		"workbnech": `did you mean "workbench"? Otherwise `, "bsae": `did you mean "base"?`,
+		"something": "",
 	} {
+		ofCreate, ofRemove := hint, hint
+		if hint == "" {
+			ofCreate, ofRemove = "a template is built before it is used: sandbox template build REF", "sandbox template ls has the names"
+		}
 		_, err := p.Create(t.Context(), providers.CreateRequest{Template: name})
-		if errdefs.CodeOf(err) != "E2001" || !strings.Contains(err.Error(), "/local/templates holds base, workbench") || !strings.HasPrefix(errorHint(err), hint) {
+		if errdefs.CodeOf(err) != "E2001" || !strings.Contains(err.Error(), "/local/templates holds base, workbench") || !strings.HasPrefix(errorHint(err), ofCreate) {
 			t.Errorf("%s: %v, hint %q", name, err, errorHint(err))
 		}
-		if err := p.RemoveTemplate(t.Context(), name); errdefs.CodeOf(err) != "E2001" || !strings.HasPrefix(errorHint(err), hint) {
+		if err := p.RemoveTemplate(t.Context(), name); errdefs.CodeOf(err) != "E2001" || !strings.HasPrefix(errorHint(err), ofRemove) {
 			t.Errorf("remove %s: %v, hint %q", name, err, errorHint(err))
 		}
 	}

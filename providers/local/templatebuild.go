@@ -378,7 +378,7 @@ func (b *templateBuild) step(ctx context.Context, i int) error {
 		if ctx.Err() != nil {
 			return err
 		}
-		return failedStep(b.m.Name, i+1, len(b.steps), s.text, last, err)
+		return failedStep(b.m.Name, i+1, len(b.steps), s.text, last, err, b.hintNetwork(s))
 	}
 	event.Kind, event.Took = providers.BuildDone, time.Since(start)
 	b.tell(event)
@@ -394,12 +394,22 @@ type stepStatus string
 // Error is how the step ended.
 func (s stepStatus) Error() string { return string(s) }
 
-func failedStep(name string, n, steps int, text string, last []string, err error) error {
+// hintNetwork is what may help a step that installs packages and could reach
+// nothing.
+func (b *templateBuild) hintNetwork(s *buildStep) string {
+	mode, _, _ := networkMode(b.network)
+	if !s.fetch || mode != netNone && mode != netLoopback {
+		return ""
+	}
+	return "the build reaches nothing, as no network is named for it: write build_network in the template (build.network in the nested form), or give --network to sandbox template build"
+}
+
+func failedStep(name string, n, steps int, text string, last []string, err error, hint string) error {
 	se := &providers.BuildStepError{Step: n, Steps: steps, Text: text, Last: last, Err: err}
 	if status, ok := err.(stepStatus); ok {
 		se.Status, se.Err = string(status), nil
 	}
-	return &errdefs.Error{Code: "E7010", Op: opBuild + " " + name, Message: fmt.Sprintf("step %d of %d", n, steps), Err: se}
+	return &errdefs.Error{Code: "E7010", Op: opBuild + " " + name, Message: fmt.Sprintf("step %d of %d", n, steps), Suggestion: hint, Err: se}
 }
 
 // reuse looks for a step among everything that was built.

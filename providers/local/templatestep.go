@@ -41,6 +41,7 @@ type buildStep struct {
 	copy  *model.Copy
 	dest  string            // of copy, absolute
 	place []providers.Place // that has to be there
+	fetch bool              // it installs packages, which come from elsewhere
 }
 
 func refuseStep(n int, code errdefs.Code, message, suggestion string) error {
@@ -110,9 +111,9 @@ func (b *templateBuild) checkStep(n int, s model.Step) (buildStep, error) {
 	case s.Run != "":
 		return buildStep{text: "run " + firstLine(s.Run), args: []string{cmp.Or(b.m.Shell, "/bin/sh"), "-c", s.Run}}, nil
 	case len(s.Pip) > 0:
-		return buildStep{text: "pip install " + strings.Join(s.Pip, " "), args: script(onHost(pipHost, pipImage), s.Pip...)}, nil
+		return buildStep{text: "pip install " + strings.Join(s.Pip, " "), args: script(onHost(pipHost, pipImage), s.Pip...), fetch: true}, nil
 	case len(s.Npm) > 0:
-		return buildStep{text: "npm install " + strings.Join(s.Npm, " "), args: script(onHost(npmHost, npmImage), s.Npm...)}, nil
+		return buildStep{text: "npm install " + strings.Join(s.Npm, " "), args: script(onHost(npmHost, npmImage), s.Npm...), fetch: true}, nil
 	case len(s.Apt) > 0:
 		if b.mapping == mapSingle {
 			return buildStep{}, refuseStep(n, "E8004", "system packages need root and several users inside, and your sandboxes have the user "+defaultUser+" only: there is no newuidmap with sub-ids for you",
@@ -122,7 +123,7 @@ func (b *templateBuild) checkStep(n int, s model.Step) (buildStep, error) {
 			return buildStep{}, refuseStep(n, "E8004", "system packages cannot be added to the tree of this machine, which sandboxes see without the records of its package manager",
 				"give the template an image as its base, or install them on this machine")
 		}
-		return buildStep{text: "apt install " + strings.Join(s.Apt, " "), args: script(apt, s.Apt...)}, nil
+		return buildStep{text: "apt install " + strings.Join(s.Apt, " "), args: script(apt, s.Apt...), fetch: true}, nil
 	}
 	return b.checkCopy(n, s.Copy)
 }

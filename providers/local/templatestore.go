@@ -113,6 +113,8 @@ func (t *tree) template(op, name string) (*savedTemplate, error) {
 	return s, nil
 }
 
+const opRemove = "remove template"
+
 // maxNamed bounds the templates that an error names.
 const maxNamed = 12
 
@@ -129,7 +131,10 @@ func (t *tree) noTemplate(op, name string) error {
 			known = append(known, s.Model.Name)
 		}
 	})
-	hint := ""
+	hint, rest := "", "a template is built before it is used: sandbox template build REF, with the name of one that is built in, or a folder, as ./tools"
+	if op == opRemove {
+		rest = "sandbox template ls has the names"
+	}
 	if like := near.Best(name, known); like != "" {
 		hint = fmt.Sprintf("did you mean %q? Otherwise ", like)
 	}
@@ -140,7 +145,7 @@ func (t *tree) noTemplate(op, name string) error {
 	return &errdefs.Error{Code: "E2001", Op: op,
 		Message: fmt.Sprintf("template %q is not known to provider local: nothing was built under this name; %s holds %s%s", clip(name),
 			filepath.Join(t.path, templatesDir), strings.Join(shown, ", "), more),
-		Suggestion: hint + "build it with sandbox template build " + clip(name) + ", or from a folder with sandbox template build ./" + clip(name)}
+		Suggestion: hint + rest}
 }
 
 // eachTemplate calls f with every file of a template, of builds that run too, or
@@ -234,7 +239,7 @@ func (p *Provider) ListTemplates(ctx context.Context) ([]*providers.Template, er
 // RemoveTemplate removes a template. Its files stay as long as sandboxes use them
 // that were made from it, or other templates do.
 func (p *Provider) RemoveTemplate(ctx context.Context, name string) error {
-	const op = "remove template"
+	const op = opRemove
 	t, done, err := p.begin(ctx, op)
 	if err != nil {
 		return err

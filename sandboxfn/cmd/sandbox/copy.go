@@ -27,15 +27,18 @@ colon, as in ./a:b.
 A DESTINATION that is a directory takes sources in under their names; else it is
 what the one source is afterwards. A source that ends with "/." is what is in
 the directory. Files of a tree that are there already in the same size, mode and
-time are not sent again.
+time are not sent again. A tree or a file makes the directories above it; several
+sources, and a DESTINATION that ends with a slash, need one that is there. What the
+user of the sandbox may not write is E4002: the home and /tmp can be written.
 
 In place of this machine's side, "-" is standard output or standard input, for the
 bytes of one file: no archive, as docker cp has there. The file that is called so is
 ./-. A file that is written from standard input has mode 0644 and appears as a whole
 at its end; PATH is then a file, and not a directory.`,
-		Example: `  sandbox cp main.go data $id:work/
+		Example: `  sandbox exec $id -- mkdir -p work
+  sandbox cp main.go data $id:work/
+  sandbox cp ./site/. $id:www
   sandbox cp $id:results ./results
-  sandbox cp ./site/. $id:/srv/www
   sandbox cp $id:report.csv - | head
   sandbox exec $id -- tar -C results -c . | tar -x`,
 		Args: arguments(2, -1, "a source, or the destination"),
@@ -92,7 +95,7 @@ const stream = "-"
 func (a *app) copyOut(ctx context.Context, sb *sandboxfn.Sandbox, name string) error {
 	f, err := sb.FS(ctx).Open(name)
 	if err != nil {
-		return coded(name, err)
+		return coded("copy", name, err)
 	}
 	defer f.Close()
 	info, err := f.Stat()
@@ -104,7 +107,7 @@ func (a *app) copyOut(ctx context.Context, sb *sandboxfn.Sandbox, name string) e
 		_, err = io.Copy(a.stdout, f)
 	}
 	if err != nil {
-		return coded(name, err)
+		return coded("copy", name, err)
 	}
 	return nil
 }
@@ -116,7 +119,7 @@ func (a *app) copyIn(ctx context.Context, sb *sandboxfn.Sandbox, name string) er
 	defer cancel()
 	f, err := sb.FS(wctx).Create(name)
 	if err != nil {
-		return coded(name, err)
+		return elsewhere(coded("copy", name, err))
 	}
 	copied := make(chan error, 1)
 	go func() { // nothing ends a read of a terminal
@@ -131,10 +134,10 @@ func (a *app) copyIn(ctx context.Context, sb *sandboxfn.Sandbox, name string) er
 	if err != nil {
 		cancel() // what was sent is no file
 		_ = f.Close()
-		return coded(name, err)
+		return elsewhere(coded("copy", name, err))
 	}
 	if err := f.Close(); err != nil {
-		return coded(name, err)
+		return elsewhere(coded("copy", name, err))
 	}
 	return nil
 }
@@ -159,12 +162,12 @@ func (p place) contents() bool {
 }
 
 func copyAll(ctx context.Context, sb *sandboxfn.Sandbox, sources []place, to place) error {
-	dir, err := isDir(ctx, sb, to)
+	dir, there, err := isDir(ctx, sb, to)
 	if err != nil {
 		return err
 	}
 	if !dir && (len(sources) > 1 || strings.HasSuffix(to.path, "/")) {
-		return errdefs.New("E4003", "copy", to.path+" is not a directory")
+		return &errdefs.Error{Code: "E4003", Op: "copy", Message: to.path + " is not a directory", Suggestion: makeFirst(to, there)}
 	}
 	for _, from := range sources {
 		target := to.path
@@ -172,44 +175,64 @@ func copyAll(ctx context.Context, sb *sandboxfn.Sandbox, sources []place, to pla
 			target = strings.TrimSuffix(target, "/") + "/" + path.Base(filepath.ToSlash(from.path))
 		}
 		if to.id != "" {
-			err = sb.CopyTo(ctx, from.path, target)
+			err = elsewhere(sb.CopyTo(ctx, from.path, target))
 		} else {
 			err = sb.CopyFrom(ctx, from.path, target)
 		}
 		if err != nil {
-			return coded(from.path, err)
+			return coded("copy", from.path, err)
 		}
 	}
 	return nil
 }
 
-// isDir reports whether a place is a directory; what is not there is none.
-func isDir(ctx context.Context, sb *sandboxfn.Sandbox, p place) (bool, error) {
+// makeFirst says how a directory is made that is not there.
+func makeFirst(p place, there bool) string {
+	switch {
+	case there:
+		return ""
+	case p.id == "":
+		return "create it first: mkdir -p " + p.path
+	}
+	return "create it first: sandbox exec " + p.id + " -- mkdir -p " + p.path
+}
+
+// elsewhere adds to a refusal of a sandbox, on the way into it, where one can
+// write.
+func elsewhere(err error) error {
+	if sandboxfn.CodeOf(err) != "E4002" || hintOf(err) != "" {
+		return err
+	}
+	return hinted{err, "copy to the home of its user (a relative PATH) or to /tmp; other directories come from a template"}
+}
+
+// isDir reports whether a place is a directory, and whether anything is there.
+func isDir(ctx context.Context, sb *sandboxfn.Sandbox, p place) (dir, there bool, err error) {
 	stat := os.Stat
 	if p.id != "" {
 		stat = sb.FS(ctx).Stat
 	}
 	info, err := stat(p.path)
 	if errors.Is(err, os.ErrNotExist) {
-		return false, nil
+		return false, false, nil
 	}
 	if err != nil {
-		return false, coded(p.path, err)
+		return false, false, coded("copy", p.path, err)
 	}
-	return info.IsDir(), nil
+	return info.IsDir(), true, nil
 }
 
 // coded gives errors of this machine's files the codes that those of a sandbox
 // have.
-func coded(name string, err error) error {
+func coded(op, name string, err error) error {
 	if sandboxfn.CodeOf(err) != "" {
 		return err
 	}
 	switch {
 	case errors.Is(err, os.ErrNotExist):
-		return errdefs.Wrap("E4001", "copy", "", err)
+		return errdefs.Wrap("E4001", op, "", err)
 	case errors.Is(err, os.ErrPermission):
-		return errdefs.Wrap("E4002", "copy", "", err)
+		return errdefs.Wrap("E4002", op, "", err)
 	}
-	return errdefs.Wrap("E4000", "copy", name, err)
+	return errdefs.Wrap("E4000", op, name, err)
 }

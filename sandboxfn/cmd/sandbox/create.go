@@ -97,7 +97,7 @@ func (a *app) create(ctx context.Context, o *sandboxfn.CreateOptions, asJSON boo
 	sb, err := c.Create(ctx, o)
 	done()
 	if err != nil {
-		return err
+		return a.withBuild(o.Template, err)
 	}
 	if err := a.printCreated(ctx, sb, asJSON); err != nil { // nobody knows its id
 		return joinClose(err, func() error { return sb.Kill(context.WithoutCancel(ctx)) })

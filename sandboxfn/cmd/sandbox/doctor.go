@@ -83,19 +83,23 @@ func (a *app) examine(ctx context.Context, online, create bool) *checkup {
 	}
 	r.Provider = c.Provider()
 	for _, s := range c.Settings() {
+		if s.Name == "local.pool" && a.ownPool {
+			s.Source = "default of this command; SANDBOX_LOCAL_POOL changes it"
+		}
 		r.Settings = append(r.Settings, settingJSON(s))
 	}
 	done := a.progress("looking")
 	defer done()
 	found, err := c.Diagnose(ctx, nil)
 	switch {
+	case errors.Is(err, sandboxfn.ErrNotSupported) && (online || create): // which say more
 	case errors.Is(err, sandboxfn.ErrNotSupported):
 		r.add("provider", sandboxfn.FindingInfo, "provider "+c.Provider()+" has nothing to say about this machine", "--online asks the service")
 	case err != nil:
 		r.failed("provider", err)
 	}
 	for _, f := range found {
-		r.add(f.What, f.Level, f.Detail, f.Remedy)
+		r.add(f.What, f.Level, f.Detail, inShell(f.Remedy))
 	}
 	if online {
 		r.ask(ctx, c)
@@ -111,11 +115,7 @@ func (r *checkup) add(name string, level sandboxfn.FindingLevel, text, fix strin
 }
 
 func (r *checkup) failed(name string, err error) {
-	fix := ""
-	if e, ok := errors.AsType[*sandboxfn.Error](err); ok {
-		fix = e.Hint()
-	}
-	r.add(name, sandboxfn.FindingFailed, err.Error(), fix)
+	r.add(name, sandboxfn.FindingFailed, err.Error(), hintOf(err))
 }
 
 // ask makes one request that changes nothing.
@@ -158,15 +158,22 @@ var levelColours = map[sandboxfn.FindingLevel]string{
 
 func (a *app) printCheckup(r *checkup) error {
 	var b strings.Builder
+	wide := 10 // the names' column
 	for _, s := range r.Settings {
-		fmt.Fprintf(&b, "%-8s  %-10s  %s   from: %s\n", "setting", s.Name, s.Value, s.Source)
+		wide = max(wide, len(s.Name))
+	}
+	for _, c := range r.Checks {
+		wide = max(wide, len(c.Name))
+	}
+	for _, s := range r.Settings {
+		fmt.Fprintf(&b, "%-8s  %-*s  %s   from: %s\n", "setting", wide, s.Name, s.Value, s.Source)
 	}
 	for _, c := range r.Checks {
 		level := fmt.Sprintf("%-8s", c.Level)
 		if sgr := levelColours[c.Level]; sgr != "" {
 			level = a.colour(sgr, level)
 		}
-		fmt.Fprintf(&b, "%s  %-10s  %s\n", level, c.Name, oneLine(c.Text))
+		fmt.Fprintf(&b, "%s  %-*s  %s\n", level, wide, c.Name, oneLine(c.Text))
 		if c.Fix != "" {
 			indent := strings.Repeat(" ", 10)
 			fmt.Fprintf(&b, "%sfix: %s\n", indent, strings.ReplaceAll(c.Fix, "\n", "\n"+indent))

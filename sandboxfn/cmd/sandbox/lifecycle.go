@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn"
+	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
 
 // joinClose adds the error of a clean-up to err.
@@ -79,9 +80,11 @@ func (a *app) killCommand() *cobra.Command {
 		Short: "end sandboxes",
 		Long: `Kill ends sandboxes, with everything inside, and prints their ids. One that has
 ended already counts as done; one that the provider has never had is an error,
-and the others are ended all the same. --all asks before, on a terminal.`,
+and the others are ended all the same. --all asks before, on a terminal, and is
+content when there is none.`,
 		Example: `  sandbox kill $id
-  sandbox kill --all --metadata job=42 --yes`,
+  sandbox kill --all --metadata job=42 --yes
+  sandbox ls -q --state paused | xargs -r sandbox kill`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if all && len(args) > 0 {
 				return usage(cmd, "--all and ids exclude each other")
@@ -90,7 +93,8 @@ and the others are ended all the same. --all asks before, on a terminal.`,
 				return usage(cmd, "--metadata goes with --all")
 			}
 			if !all && len(args) == 0 {
-				return usage(cmd, "the id of a sandbox is missing")
+				return &errdefs.Error{Code: "E8007", Op: "read options", Message: "the id of a sandbox is missing",
+					Suggestion: "--all is every one, also when there is none; see " + cmd.CommandPath() + " --help"}
 			}
 			return nil
 		},

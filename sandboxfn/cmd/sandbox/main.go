@@ -43,15 +43,17 @@ type app struct {
 	settings sandboxfn.ClientOptions // of the options for all commands
 	client   *sandboxfn.Client       // nil until open
 	signals  *signals
+	ownPool  bool // SANDBOX_LOCAL_POOL is set by this command, not by the user
 }
 
 func run(args []string, stdin, stdout, stderr *os.File) int {
+	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	// One command makes few sandboxes: none is built in advance, unless the user
 	// says so.
 	if _, set := os.LookupEnv("SANDBOX_LOCAL_POOL"); !set {
 		os.Setenv("SANDBOX_LOCAL_POOL", "0")
+		a.ownPool = true
 	}
-	a := &app{stdin: stdin, stdout: stdout, stderr: stderr}
 	ctx, stop := a.watchSignals(context.Background())
 	defer stop()
 	root := a.root()
@@ -105,8 +107,11 @@ func (a *app) complain(err error) {
 		}
 		text, _, _ = strings.Cut(text, "\n")
 	}
-	if e, ok := errors.AsType[*sandboxfn.Error](err); ok && e.Hint() != "" {
-		text += " (hint: " + e.Hint() + ")"
+	if e, ok := errors.AsType[*sandboxfn.Error](err); ok && e.Code == "E2011" {
+		text = strings.Replace(text, e.Message, inFlags(e.Message), 1)
+	}
+	if hint := hintOf(err); hint != "" {
+		text += " (hint: " + hint + ")"
 	}
 	fmt.Fprintln(a.stderr, "sandbox:", oneLine(text))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -46,7 +47,8 @@ func (a *app) lintCommand() *cobra.Command {
 		Long: `Lint reads templates, of the folder here or of the folders and files that are
 named, and prints every mistake with its line and column. The status is 2 when
 there is one. What they are based on is not looked for; "sandbox template show"
-does that.`,
+does that. What is no mistake and cannot be built everywhere is said on standard
+error.`,
 		Args: arguments(0, -1, ""),
 		RunE: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -54,7 +56,10 @@ does that.`,
 			}
 			found := []problemJSON{}
 			for _, path := range args {
-				err := lint(path)
+				t, err := lint(path)
+				if err == nil && needsImage(t) {
+					a.notice([]string{path + ": system packages (apt) need an image as base: provider local cannot add them to the files of this machine; write base: {image: NAME}"})
+				}
 				bad, ok := errors.AsType[*templates.Invalid](err)
 				if err != nil && !ok {
 					return err
@@ -83,21 +88,27 @@ does that.`,
 }
 
 // lint reads one template of this machine.
-func lint(path string) error {
+func lint(path string) (*model.Template, error) {
+	const op = "lint template"
 	info, err := os.Stat(path)
 	if err != nil {
-		return coded(path, err)
+		return nil, coded(op, path, err)
 	}
 	if info.IsDir() {
-		_, err = templates.Load(path)
-		return err
+		return templates.Load(path)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
-		return coded(path, err)
+		return nil, coded(op, path, err)
 	}
-	_, err = templates.Parse(text, path)
-	return err
+	return templates.Parse(text, path)
+}
+
+// needsImage reports whether a template cannot be built over the files of this
+// machine. What it is based on is not known here.
+func needsImage(t *model.Template) bool {
+	return t.Dockerfile == "" && t.Base.From == "" && (t.Base.Image == "" || t.Base.Host) &&
+		slices.ContainsFunc(t.Build, func(s model.Step) bool { return len(s.Apt) > 0 })
 }
 
 func (a *app) printProblems(found []problemJSON, asJSON bool) error {
@@ -214,8 +225,8 @@ func templateFields(s *showJSON) [][2]string {
 		lifetime = t.Resources.Lifetime.String()
 	}
 	base := t.Base.Image
-	if t.Base.Host {
-		base = strings.TrimSuffix("this machine's files, or "+base, ", or ")
+	if t.Dockerfile == "" && (base == "" || t.Base.Host) {
+		base = "this machine's files on provider local, else " + cmp.Or(base, templates.DefaultImage)
 	}
 	fields := [][2]string{
 		{"name", t.Name}, {"version", t.Version}, {"description", t.Description}, {"found", strings.Join(from, ", based on ")},

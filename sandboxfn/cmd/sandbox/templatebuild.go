@@ -46,7 +46,9 @@ an earlier template of that name stays.
 
 A Dockerfile in the folder of the template is built by podman, buildah or docker,
 of which one must be installed. With --engine that is done for every template, by
-the Dockerfile that "sandbox template show --dockerfile" prints.`,
+the Dockerfile that "sandbox template show --dockerfile" prints: from the image of
+its base, and from ` + templates.DefaultImage + ` where none is named, as an engine does not
+have the files of this machine; that is said on standard error.`,
 		Example: `  sandbox template build ./tools
   sandbox template build --engine podman ./tools
   sandbox create --template tools`,
@@ -65,6 +67,9 @@ the Dockerfile that "sandbox template show --dockerfile" prints.`,
 			if o.Engine != "" && from.Template.Dockerfile == "" {
 				if from.Template.Dockerfile, err = templates.Dockerfile(from.Template); err != nil {
 					return err
+				}
+				if from.Template.Base.Image == "" {
+					a.notice([]string{"an engine cannot begin with the files of this machine, and the template names no image: it is built from " + templates.DefaultImage})
 				}
 			}
 			news, done := a.buildNews(verbose)

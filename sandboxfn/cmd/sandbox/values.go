@@ -86,6 +86,9 @@ func (s size) Set(text string) error {
 	if n *= math.Pow(2, float64(shift)); n > math.MaxInt64/2 {
 		return fmt.Errorf("%q is too large", text)
 	}
+	if 0 < n && n < float64(sandboxfn.MiB) {
+		return fmt.Errorf("%q is less than 1MiB", text)
+	}
 	*s.bytes = sandboxfn.Bytes(n)
 	return nil
 }

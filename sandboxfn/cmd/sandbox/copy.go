@@ -8,6 +8,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -121,14 +122,21 @@ func (a *app) copyIn(ctx context.Context, sb *sandboxfn.Sandbox, name string) er
 	if err != nil {
 		return elsewhere(coded("copy", name, err))
 	}
-	copied := make(chan error, 1)
+	copied, gone := make(chan error, 1), make(chan error, 1)
 	go func() { // nothing ends a read of a terminal
 		_, err := io.Copy(f, a.stdin)
 		copied <- err
 	}()
+	var watch sync.WaitGroup
+	watch.Go(func() { gone <- a.awaitEnd(wctx, sb) })
+	defer watch.Wait()
+	defer cancel()
 	select {
 	case err = <-copied:
+	case err = <-gone: // a sandbox that is gone does not take what has not come yet, and says nothing
 	case <-ctx.Done():
+	}
+	if ctx.Err() != nil { // whatever else came of that
 		return context.Cause(ctx)
 	}
 	if err != nil {
@@ -140,6 +148,20 @@ func (a *app) copyIn(ctx context.Context, sb *sandboxfn.Sandbox, name string) er
 		return elsewhere(coded("copy", name, err))
 	}
 	return nil
+}
+
+// awaitEnd returns why the sandbox is gone, or the cause of the end of ctx. Where it
+// cannot be asked, it may live.
+func (a *app) awaitEnd(ctx context.Context, sb *sandboxfn.Sandbox) error {
+	for {
+		err := a.attend(ctx, sb)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, sandboxfn.ErrNotFound), errors.Is(err, sandboxfn.ErrExpired), errors.Is(err, sandboxfn.ErrKilled), errors.Is(err, sandboxfn.ErrCrashed):
+			return err
+		}
+	}
 }
 
 // place is one side of a copy. An empty id is this machine.

@@ -63,7 +63,7 @@ func TestTracedCommandEndsAmongOthers(t *testing.T) {
 	defer s.Shutdown(t.Context())
 	p, sub := startForTest(t, s, self, "-test.run=^TestTracedCommandEnds$")
 	defer sub.close()
-	noise := time.NewTicker(stopPause / 4)
+	noise := time.NewTicker(stopPause / 100)
 	defer noise.Stop()
 	for late := time.After(30 * time.Second); ; {
 		select {

@@ -230,7 +230,7 @@ func TestPoolIdle(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := count(t)
-	p.pool.idle = 300 * time.Millisecond
+	p.pool.idle = 3 * time.Second
 	sb := create(t, p, providers.CreateRequest{})
 	p.spares(t, 2)
 	p.spares(t, 0)

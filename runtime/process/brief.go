@@ -38,8 +38,8 @@ func (p *proc) endsSoon() bool {
 // whether there was one: then p has been collected, and its output is complete or
 // will be without anything else being done. Otherwise nothing has happened.
 func (s *Service) brief(p *proc) (ended bool) {
-	dead := false
-	err := p.handle.WithHandle(func(pidfd uintptr) { dead = p.awaitBriefly(int32(pidfd)) })
+	dead, first := false, 0
+	err := p.handle.WithHandle(func(pidfd uintptr) { dead, first = p.awaitBriefly(int32(pidfd)) })
 	if err != nil || !dead {
 		return false
 	}
@@ -55,7 +55,9 @@ func (s *Service) brief(p *proc) (ended bool) {
 	} else {
 		s.reaper.takeBrief(p)
 	}
-	for i, pipe := range p.pipes {
+	for k := range p.pipes {
+		i := (first + k) % len(p.pipes)
+		pipe := p.pipes[i]
 		if pipe.drain(left[i]) {
 			s.wg.Go(func() {
 				defer pipe.close()
@@ -72,8 +74,9 @@ func (s *Service) brief(p *proc) (ended bool) {
 	return true
 }
 
-// awaitBriefly reports whether p has died, a moment later.
-func (p *proc) awaitBriefly(pidfd int32) (dead bool) {
+// awaitBriefly reports whether p has died, a moment later, and which of its pipes
+// was the first to hold something.
+func (p *proc) awaitBriefly(pidfd int32) (dead bool, first int) {
 	fds := []unix.PollFd{{Fd: pidfd, Events: unix.POLLIN}}
 	for _, pipe := range p.pipes {
 		// A pipe that was closed is no news.
@@ -83,7 +86,7 @@ func (p *proc) awaitBriefly(pidfd int32) (dead bool) {
 	for until := time.Now().Add(briefWait); ; {
 		left := time.Until(until)
 		if left <= 0 {
-			return false
+			return false, first
 		}
 		wait := unix.NsecToTimespec(int64(left))
 		n, err := unix.Ppoll(fds, &wait, nil)
@@ -91,12 +94,15 @@ func (p *proc) awaitBriefly(pidfd int32) (dead bool) {
 		case err == unix.EINTR:
 			continue
 		case err != nil || n == 0:
-			return false
+			return false, first
 		case fds[0].Revents != 0:
-			return true
+			return true, first
 		}
 		for i := range fds[1:] {
 			f := &fds[1+i]
+			if !printed && f.Revents&unix.POLLIN != 0 {
+				first = i
+			}
 			printed = printed || f.Revents&unix.POLLIN != 0
 			if f.Revents != 0 {
 				f.Fd = -1 // ppoll(2) passes over it

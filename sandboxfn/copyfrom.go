@@ -11,7 +11,6 @@ import (
 	"math"
 	"os"
 	"path"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -25,6 +24,11 @@ import (
 // other way round. Nothing is ever written outside local, whatever the sandbox
 // sends: names and links that lead out of it are refused, devices, sockets and
 // the set-user-ID bits are not copied.
+//
+// A file replaces a file as a whole, and through a link the one that the link leads
+// to, or would lead to. A device or a pipe at local takes the bytes; opening a pipe
+// waits for its reader. For what cannot take a file, such as a directory or a
+// socket, the error is E4003.
 func (sb *Sandbox) CopyFrom(ctx context.Context, remote, local string) error {
 	f := sb.FS(ctx)
 	info, p, err := f.stat("copy", remote)
@@ -51,26 +55,6 @@ func (sb *Sandbox) CopyFrom(ctx context.Context, remote, local string) error {
 
 // maxDepth bounds how deep trees are copied from a sandbox.
 const maxDepth = 255
-
-func (sb *Sandbox) copyFileFrom(f *FS, remote, local string, info fs.FileInfo) error {
-	src, err := f.open(remote)
-	if err != nil {
-		return err
-	}
-	defer src.Close()
-	// The name of the file may be as long as names can be: it is no part of this one.
-	tmp, err := os.CreateTemp(filepath.Dir(local), ".copy-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(tmp.Name())
-	_, err = io.Copy(tmp, bounded(src, remote, allowance(info.Size())))
-	err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Close())
-	if err != nil {
-		return err
-	}
-	return os.Rename(tmp.Name(), local)
-}
 
 // receive fetches what differs. Directories are made from the listing alone.
 func (sb *Sandbox) receive(f *FS, p string, root *os.Root, there map[string]item) error {

@@ -31,6 +31,8 @@ the directory. Files of a tree that are there already in the same size, mode and
 time are not sent again. A tree or a file makes the directories above it; several
 sources, and a DESTINATION that ends with a slash, need one that is there. What the
 user of the sandbox may not write is E4002: the home and /tmp can be written.
+One file that is copied to this machine goes where links lead, and into a device or
+a pipe that is there.
 
 In place of this machine's side, "-" is standard output or standard input, for the
 bytes of one file: no archive, as docker cp has there. The file that is called so is

@@ -232,6 +232,41 @@ func TestCodeDrivenCancelled(t *testing.T) {
 	}
 }
 
+// TestCodeDrivenCutOff: a start that is given up, wherever it is, leaves nothing in the
+// sandbox.
+func TestCodeDrivenCutOff(t *testing.T) {
+	need(t, "bash")
+	sb, tmp := drivenSandbox(t, nil)
+	drivenCell(t, sb, "bash", "true", 0) // the way is known now
+	var all sync.WaitGroup
+	for i := range 120 {
+		all.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i)*250*time.Microsecond)
+			defer cancel()
+			c, err := sb.Code(ctx, "bash", nil)
+			if err == nil {
+				c.Close()
+			} else if !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+		})
+		if i%4 == 3 {
+			all.Wait()
+		}
+	}
+	for _, c := range sb.listDriven() {
+		sb.dropDriven(c)
+	}
+	waitFor(t, 20*time.Second, "the folders of drivers are removed", func() bool {
+		left, err := filepath.Glob(filepath.Join(tmp, "sandbox-code-*"))
+		return err == nil && len(left) == 0
+	})
+	waitFor(t, 20*time.Second, "the processes end", func() bool {
+		left, err := sb.envd.Processes(t.Context())
+		return err == nil && len(left) == 0
+	})
+}
+
 // TestCodeDrivenMissing: a language whose program is not there, and one that nobody
 // knows.
 func TestCodeDrivenMissing(t *testing.T) {

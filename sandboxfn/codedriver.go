@@ -55,8 +55,11 @@ else
 	kill -s "$2" "$1"
 fi 2>/dev/null`
 
-// driverSignal bounds a command that sends a signal.
-const driverSignal = 10 * time.Second
+// Bounds of commands: that sends a signal, and that makes the folder.
+const (
+	driverSignal  = 10 * time.Second
+	driverPrepare = time.Minute
+)
 
 // driverProcess is the process of a driver, started by the process API. Descriptors 1
 // and 2 are its outputs, as inside; requests are what it reads. Its events come
@@ -72,10 +75,45 @@ type driverProcess struct {
 
 var _ drivers.Process = (*driverProcess)(nil)
 
-// startDriver starts the driver of l and waits until it takes cells. It returns the
-// working directory, too.
-func (sb *Sandbox) startDriver(ctx context.Context, l drivers.Language, dir string) (*drivers.Engine, string, error) {
-	const op = "start interpreter"
+// driverFolder is where the files of a driver are, and the working directory.
+type driverFolder struct{ path, home string }
+
+// makeDriverFolder makes the folder of a driver of l. What it has begun goes on to its
+// end, up to [driverPrepare], when ctx ends, and is undone then after the return: a
+// command that is cut off leaves what it has made.
+func (sb *Sandbox) makeDriverFolder(ctx context.Context, op string, l drivers.Language, dir string) (driverFolder, error) {
+	if ctx.Err() != nil {
+		return driverFolder{}, contextError(ctx, op)
+	}
+	leave, err := sb.enter()
+	if err != nil {
+		return driverFolder{}, err
+	}
+	type result struct {
+		folder driverFolder
+		err    error
+	}
+	made := make(chan result) // what is not taken is undone
+	go func() {
+		defer leave()
+		own, cancel := context.WithTimeout(context.WithoutCancel(ctx), driverPrepare)
+		defer cancel()
+		folder, err := sb.prepareDriver(own, op, l, dir)
+		select {
+		case made <- result{folder, err}:
+		case <-ctx.Done():
+			sb.removeDriver(ctx, folder.path)
+		}
+	}()
+	select {
+	case r := <-made:
+		return r.folder, r.err
+	case <-ctx.Done():
+		return driverFolder{}, contextError(ctx, op)
+	}
+}
+
+func (sb *Sandbox) prepareDriver(ctx context.Context, op string, l drivers.Language, dir string) (driverFolder, error) {
 	args := []string{"-c", prepareDriver, "sh", l.Program}
 	for name, text := range drivers.Files() {
 		args = append(args, name, string(text))
@@ -86,19 +124,43 @@ func (sb *Sandbox) startDriver(ctx context.Context, l drivers.Language, dir stri
 	if exit, ok := errors.AsType[*ExitError](err); ok {
 		switch exit.ExitCode {
 		case noInterpreter:
-			return nil, "", errdefs.New("E3016", op, l.Name+" is not installed in this sandbox: install "+l.Install)
+			return driverFolder{}, errdefs.New("E3016", op, l.Name+" is not installed in this sandbox: install "+l.Install)
 		case noFolder:
-			return nil, "", errdefs.New("E8004", op, "the sandbox has no code interpreter, and no folder for a driver can be made: "+strings.TrimSpace(string(exit.Stderr)))
+			return driverFolder{}, errdefs.New("E8004", op, "the sandbox has no code interpreter, and no folder for a driver can be made: "+strings.TrimSpace(string(exit.Stderr)))
 		}
 	}
 	if err != nil {
-		return nil, "", err
+		return driverFolder{}, err
 	}
 	lines := strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
 	if len(lines) != 2 {
-		return nil, "", errdefs.New("E3006", op, "the shell printed something else than two folders")
+		return driverFolder{}, errdefs.New("E3006", op, "the shell printed something else than two folders")
 	}
-	folder, home := lines[0], lines[1]
+	return driverFolder{lines[0], lines[1]}, nil
+}
+
+// removeDriver removes the folder of a driver, also when ctx has ended. An empty one
+// was never made.
+func (sb *Sandbox) removeDriver(ctx context.Context, folder string) {
+	if folder == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), killRequest)
+	defer cancel()
+	if err := sb.envd.Remove(ctx, folder); err != nil { // no command: a handle that was closed starts none
+		sb.log.DebugContext(ctx, "folder of an interpreter not removed", "err", err)
+	}
+}
+
+// startDriver starts the driver of l and waits until it takes cells. It returns the
+// working directory, too.
+func (sb *Sandbox) startDriver(ctx context.Context, l drivers.Language, dir string) (*drivers.Engine, string, error) {
+	const op = "start interpreter"
+	made, err := sb.makeDriverFolder(ctx, op, l, dir)
+	if err != nil {
+		return nil, "", err
+	}
+	folder := made.path
 	p := &driverProcess{sb: sb, output: make(chan func(stdout, stderr []byte), 1), done: make(chan struct{})}
 	r, w := io.Pipe()
 	events := sb.Command(sb.life, "/bin/sh", "-c", readEvents, folder)
@@ -109,20 +171,21 @@ func (sb *Sandbox) startDriver(ctx context.Context, l drivers.Language, dir stri
 	p.main.Stdout, p.main.Stderr = &driverOutput{p: p}, &driverOutput{p: p, stderr: true}
 	requests, err := p.main.StdinPipe()
 	if err != nil {
+		sb.removeDriver(ctx, folder)
 		return nil, "", err
 	}
 	if err := events.Start(); err != nil {
-		_ = sb.Command(ctx, "rm", "-rf", folder).Run()
+		sb.removeDriver(ctx, folder)
 		return nil, "", err
 	}
-	reader := &driverEvents{PipeReader: r, cmd: events, over: make(chan struct{})}
+	reader := &driverEvents{PipeReader: r, cmd: events, folder: folder, over: make(chan struct{})}
 	go func() {
-		w.CloseWithError(events.Wait()) // nil is the end of the stream
-		close(reader.over)
+		err := events.Wait()
+		close(reader.over)    // first: then there is nothing to kill
+		w.CloseWithError(err) // nil is the end of the stream
 	}()
 	if err := p.main.Start(); err != nil {
 		reader.Close()
-		_ = sb.Command(ctx, "rm", "-rf", folder).Run()
 		return nil, "", err
 	}
 	engine := drivers.Start(sb.life, p, l, requests, reader)
@@ -133,7 +196,7 @@ func (sb *Sandbox) startDriver(ctx context.Context, l drivers.Language, dir stri
 	switch {
 	case err == nil:
 		p.pid.Store(int64(engine.Pid()))
-		return engine, home, nil
+		return engine, made.home, nil
 	case ctx.Err() != nil:
 		return nil, "", contextError(ctx, op)
 	case sb.usable() != nil:
@@ -165,12 +228,14 @@ func (o *driverOutput) Write(b []byte) (int, error) {
 // driverEvents is what the driver says.
 type driverEvents struct {
 	*io.PipeReader
-	cmd  *Cmd
-	over chan struct{} // closed when cmd has ended
-	once sync.Once
+	cmd    *Cmd
+	folder string
+	over   chan struct{} // closed when cmd has ended
+	once   sync.Once
 }
 
-// Close ends the reading process, too: the driver may never have opened the FIFO.
+// Close ends the reading process, too, and removes the folder for it: the driver may
+// never have opened the FIFO.
 func (e *driverEvents) Close() error {
 	e.once.Do(func() {
 		e.PipeReader.Close()
@@ -178,6 +243,7 @@ func (e *driverEvents) Close() error {
 		case <-e.over:
 		default:
 			_ = e.cmd.Process.Kill()
+			e.cmd.sb.removeDriver(e.cmd.ctx, e.folder)
 		}
 	})
 	return nil

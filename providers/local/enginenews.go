@@ -3,6 +3,7 @@
 package local
 
 import (
+	"errors"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -32,6 +33,9 @@ type engineNews struct {
 // engineStep is a step that was begun.
 type engineStep struct {
 	number int // zero: none, or what is no step
+	of     int // steps there are, of its stage; without a count those so far
+	counts bool
+	stage  string
 	text   string
 	since  time.Time
 	last   []string
@@ -47,7 +51,7 @@ func (n *engineNews) Write(p []byte) (int, error) {
 
 var (
 	// The line before a step: "[1/2] STEP 2/3: RUN make", "Step 2/3 : RUN make".
-	stepBegins = lazily(`^(?:\[\d+/\d+\] )?(?:STEP|Step) (\d+)(?:/(\d+))? ?: (.*)$`)
+	stepBegins = lazily(`^(?:\[(\d+/\d+)\] )?(?:STEP|Step) (\d+)(?:/(\d+))? ?: (.*)$`)
 	// The last line of an engine whose step has failed.
 	stepFails = lazily(`^(?:Error: )?(?:error )?building at STEP ".*": (.*)$|^(The command '.*' returned a non-zero code: \d+)$`)
 	// What a daemon says about its steps.
@@ -77,12 +81,12 @@ func (n *engineNews) line(text string) {
 		n.b.tell(providers.BuildEvent{Kind: providers.BuildOutput, Text: text})
 		return
 	}
-	if m := stepBegins().FindStringSubmatch(text); m != nil {
-		n.finish()
-		number, _ := strconv.Atoi(m[1])
-		steps, _ := strconv.Atoi(m[2])
-		n.now = n.begin(number, steps, m[3])
-		return
+	if m := stepBegins().FindStringSubmatch(text); m != nil && n.kit == nil {
+		if s := n.numbered(m[2], m[3], m[4]); n.follows(&s, m[1]) {
+			n.finish()
+			n.now = n.begin(s)
+			return
+		}
 	}
 	if strings.HasPrefix(text, "[Warning] one or more build args were not consumed: ["+markArg+"]") {
 		return
@@ -122,9 +126,9 @@ func (n *engineNews) kitLine(id, text string) {
 		s = &engineStep{}
 		n.kit[id] = s
 		if m := kitStep().FindStringSubmatch(text); m != nil {
-			number, _ := strconv.Atoi(m[1])
-			steps, _ := strconv.Atoi(m[2])
-			*s = n.begin(number, steps, m[3])
+			if is := n.numbered(m[1], m[2], m[3]); is.number > 0 {
+				*s = n.begin(is)
+			}
 			return
 		}
 	}
@@ -147,11 +151,54 @@ func (n *engineNews) kitLine(id, text string) {
 	}
 }
 
+// moreSteps is how many steps a Dockerfile can have beside its own, which the images
+// have that it is from.
+const moreSteps = 64
+
+// numbered is a step as a line says it. What a Dockerfile of that many lines cannot
+// have has no number: a step prints what it likes.
+func (n *engineNews) numbered(number, steps, text string) engineStep {
+	k, err := strconv.Atoi(number)
+	of := k
+	if err == nil && steps != "" {
+		of, err = strconv.Atoi(steps)
+	}
+	if err != nil || k < 1 || k > of || of > strings.Count(n.b.m.Dockerfile, "\n")+1+moreSteps {
+		return engineStep{}
+	}
+	return engineStep{number: k, of: of, counts: steps != "", text: text}
+}
+
+// follows reports whether s is the next step, in the stage that its line names. The
+// first one is told before any step can print.
+func (n *engineNews) follows(s *engineStep, stage string) bool {
+	s.stage = stage
+	if s.number == 0 {
+		return false
+	}
+	if s.number == 1 {
+		return n.now.number == 0 || nextStage(n.now.stage, stage)
+	}
+	return s.stage == n.now.stage && s.number == n.now.number+1 && s.counts == n.now.counts && (s.of == n.now.of || !s.counts)
+}
+
+// nextStage reports whether stages like 1/2 and 2/2 follow each other; one that is
+// not needed is left out.
+func nextStage(now, next string) bool {
+	a, count, _ := strings.Cut(now, "/")
+	b, same, _ := strings.Cut(next, "/")
+	i, err := strconv.Atoi(a)
+	k, err2 := strconv.Atoi(b)
+	of, err3 := strconv.Atoi(count)
+	return errors.Join(err, err2, err3) == nil && count == same && i < k && k <= of
+}
+
 // begin tells that a step was begun.
-func (n *engineNews) begin(number, steps int, text string) engineStep {
-	n.b.steps = make([]buildStep, max(steps, number))
-	n.b.tell(providers.BuildEvent{Kind: providers.BuildStarted, Step: number, Text: text})
-	return engineStep{number: number, text: text, since: time.Now()}
+func (n *engineNews) begin(s engineStep) engineStep {
+	n.b.engineSteps = s.of
+	n.b.tell(providers.BuildEvent{Kind: providers.BuildStarted, Step: s.number, Text: s.text})
+	s.since = time.Now()
+	return s
 }
 
 // output tells a line that a step has printed.
@@ -183,7 +230,7 @@ func (n *engineNews) failed(err error) error {
 		status = err.Error()
 	}
 	s := &n.now
-	se := &providers.BuildStepError{Step: s.number, Steps: len(n.b.steps), Text: s.text, Status: status, Last: s.last}
+	se := &providers.BuildStepError{Step: s.number, Steps: s.of, Text: s.text, Status: status, Last: s.last}
 	message := fmt.Sprintf("step %d of %d", se.Step, se.Steps)
 	if s.number == 0 {
 		se.Text, message = n.engine+" build", "no step was begun"

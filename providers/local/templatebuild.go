@@ -43,6 +43,8 @@ type templateBuild struct {
 	keys    []string // one for each step
 	copied  []string // digests of what the steps copy
 
+	engineSteps int // there are, as an engine says, which takes no steps
+
 	file  string // of the build that runs, in templates/, without .json
 	saved savedTemplate
 }
@@ -105,7 +107,7 @@ func (p *Provider) BuildTemplate(ctx context.Context, req providers.TemplateBuil
 
 func (b *templateBuild) tell(e providers.BuildEvent) {
 	if b.req.Progress != nil {
-		e.Steps = len(b.steps)
+		e.Steps = max(b.engineSteps, len(b.steps))
 		b.req.Progress(e)
 	}
 }

@@ -26,8 +26,8 @@ type engineNews struct {
 
 	kit map[string]*engineStep // those of BuildKit, by number
 
-	images     []string // that a daemon has made for steps, oldest first
-	containers []string
+	mark          string // a step that this package has added to each stage
+	marks, passed int    // how many there are, and were told of
 }
 
 // engineStep is a step that was begun.
@@ -55,9 +55,7 @@ var (
 	// The last line of an engine whose step has failed.
 	stepFails = lazily(`^(?:Error: )?(?:error )?building at STEP ".*": (.*)$|^(The command '.*' returned a non-zero code: \d+)$`)
 	// What a daemon says about its steps.
-	stepImage     = lazily(`^ ---> ([0-9a-f]{7,64})$`)
-	stepContainer = lazily(`^ ---> Running in ([0-9a-f]{7,64})$`)
-	daemonSays    = lazily(`^ --->|^Removing intermediate container [0-9a-f]+$|^Sending build context to Docker daemon|^DEPRECATED: The legacy builder|^ +Install the buildx component|^ +BuildKit is currently disabled|^ +https://docs.docker.com/go/buildx/$|^ +environment-variable\.$`)
+	daemonSays = lazily(`^ --->|^Removing intermediate container [0-9a-f]+$|^Sending build context to Docker daemon|^DEPRECATED: The legacy builder|^ +Install the buildx component|^ +BuildKit is currently disabled|^ +https://docs.docker.com/go/buildx/$|^ +environment-variable\.$`)
 	// BuildKit numbers what it does: "#5 [build 2/3] RUN make", "#5 0.045 made".
 	kitLine = lazily(`^#(\d+) (.*)$`)
 	kitStep = lazily(`^\[(?:\S+ )?(\d+)/(\d+)\] (.*)$`)
@@ -82,7 +80,13 @@ func (n *engineNews) line(text string) {
 		return
 	}
 	if m := stepBegins().FindStringSubmatch(text); m != nil && n.kit == nil {
-		if s := n.numbered(m[2], m[3], m[4]); n.follows(&s, m[1]) {
+		s := n.numbered(m[2], m[3], m[4])
+		s.number, s.of = s.number-n.passed, s.of-n.marks
+		if n.follows(&s, m[1]) {
+			if n.marks > 0 && s.text == n.mark {
+				n.passed++
+				return
+			}
 			n.finish()
 			n.now = n.begin(s)
 			return
@@ -95,25 +99,10 @@ func (n *engineNews) line(text string) {
 		n.fault = m[1] + m[2]
 		return
 	}
-	if n.engine == "docker" && n.daemonLine(text) {
+	if n.engine == "docker" && daemonSays().MatchString(text) {
 		return
 	}
 	n.output(&n.now, text)
-}
-
-// daemonLine notes what the daemon makes. It is false for what a step prints.
-func (n *engineNews) daemonLine(text string) bool {
-	if m := stepContainer().FindStringSubmatch(text); m != nil {
-		n.containers = append(n.containers, m[1])
-		return true
-	}
-	if m := stepImage().FindStringSubmatch(text); m != nil {
-		if word, _, _ := strings.Cut(n.now.text, " "); !strings.EqualFold(word, "FROM") { // which is not of this build
-			n.images = append(n.images, m[1])
-		}
-		return true
-	}
-	return daemonSays().MatchString(text)
 }
 
 // kitLine takes a line of BuildKit, whose steps may run at the same time.
@@ -173,7 +162,7 @@ func (n *engineNews) numbered(number, steps, text string) engineStep {
 // first one is told before any step can print.
 func (n *engineNews) follows(s *engineStep, stage string) bool {
 	s.stage = stage
-	if s.number == 0 {
+	if s.number < 1 {
 		return false
 	}
 	if s.number == 1 {

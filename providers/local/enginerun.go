@@ -125,10 +125,10 @@ func (r *engineRun) tool(ctx context.Context, path string, args ...string) error
 
 // clean removes what the engine has of the build. One that was stopped has left
 // the step, its container and files.
-func (r *engineRun) clean(ctx context.Context, news *engineNews, failed bool) error {
+func (r *engineRun) clean(ctx context.Context, failed bool) error {
 	var errs []error
 	if r.daemon {
-		errs = append(errs, r.cleanDaemon(ctx, news))
+		errs = append(errs, r.cleanDaemon(ctx))
 	} else if failed {
 		left, err := r.containers()
 		errs = append(errs, err, r.endSteps(ctx, left))
@@ -136,25 +136,10 @@ func (r *engineRun) clean(ctx context.Context, news *engineNews, failed bool) er
 			errs = append(errs, r.tool(ctx, r.path, append(slices.Clone(r.removeArgs), id)...))
 		}
 	}
-	if r.tool(ctx, r.path, append(slices.Clone(r.existsArgs), r.tag())...) == nil {
+	if !r.daemon && r.tool(ctx, r.path, append(slices.Clone(r.existsArgs), r.tag())...) == nil {
 		errs = append(errs, r.tool(ctx, r.path, "rmi", r.tag()))
 	}
-	if r.daemon { // what they were for has gone
-		for _, id := range slices.Backward(news.images) {
-			errs = append(errs, absentIsFine(r.tool(ctx, r.path, "rmi", id)))
-		}
-	}
 	return errors.Join(append(errs, r.remove(ctx, r.dir))...)
-}
-
-// cleanDaemon removes the containers that a daemon has told of. It ends the step
-// itself when nobody listens any more, which may take it a while.
-func (r *engineRun) cleanDaemon(ctx context.Context, news *engineNews) error {
-	var errs []error
-	for _, id := range news.containers {
-		errs = append(errs, absentIsFine(r.tool(ctx, r.path, "rm", "--force", "--volumes", id)))
-	}
-	return errors.Join(errs...)
 }
 
 // absentIsFine drops the error of removing what is not there, or is being removed.

@@ -184,14 +184,19 @@ func (b *templateBuild) runEngine(ctx context.Context) (err error) {
 	}
 	r.network, r.fresh = network, b.req.Fresh
 	news := &engineNews{b: b, engine: e.name}
+	text := b.m.Dockerfile
+	if r.daemon {
+		news.mark = r.markStep()
+		text, news.marks = addMarks(text, news.mark)
+	}
 	defer func() {
 		cctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 		defer cancel()
-		if cerr := r.clean(cctx, news, err != nil); cerr != nil {
+		if cerr := r.clean(cctx, err != nil); cerr != nil {
 			b.p.log.Warn("an engine has kept something of a build", "template", b.m.Name, "err", cerr)
 		}
 	}()
-	if err := b.writeContext(ctx, r); err != nil {
+	if err := b.writeContext(ctx, r, text); err != nil {
 		return err
 	}
 	if err := r.build(ctx, news); err != nil {
@@ -243,14 +248,14 @@ func (s *imageStore) size(img *savedImage) (n int64) {
 
 // writeContext puts the Dockerfile and the files of the template into the folder
 // of a build.
-func (b *templateBuild) writeContext(ctx context.Context, r *engineRun) error {
+func (b *templateBuild) writeContext(ctx context.Context, r *engineRun, dockerfile string) error {
 	problem := func(err error) error {
 		if err == nil {
 			return nil
 		}
 		return errdefs.Wrap("E7000", opBuild, "copy the folder of the template for the engine", err)
 	}
-	if err := os.WriteFile(r.dockerfile(), []byte(b.m.Dockerfile), 0o600); err != nil {
+	if err := os.WriteFile(r.dockerfile(), []byte(dockerfile), 0o600); err != nil {
 		return problem(err)
 	}
 	root, err := os.OpenRoot(r.context())

@@ -51,10 +51,6 @@ func (c *Client) upgrade(ctx context.Context, op, path, protocol string) (net.Co
 	if err != nil {
 		return nil, errdefs.Wrap("E5001", op, "", err)
 	}
-	if u := req.URL.User; u != nil { // as an http.Client does
-		password, _ := u.Password()
-		req.SetBasicAuth(u.Username(), password)
-	}
 	c.transport.decorate(req.Header)
 	req.Header.Set("Connection", "Upgrade")
 	req.Header.Set("Upgrade", protocol)

@@ -115,19 +115,15 @@ func New(o *Options) (*Client, error) {
 	if o.Ours {
 		c.features.Store(&Features{Channels: true, Ports: true, Input: true, Code: true})
 	}
-	c.transport = newTransport(o)
+	c.transport = newTransport(o, u.User)
 	c.http = &http.Client{
 		Transport: c.transport,
 		// A redirect would carry the token to a place nobody chose.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 	identity := connect.WithAcceptCompression("gzip", nil, nil)
-	var calls connect.HTTPClient = c.transport
-	if u.User != nil {
-		calls = c.http // which makes a header of it
-	}
-	c.process = processconnect.NewProcessClient(calls, base, identity, connect.WithReadMaxBytes(maxEvent))
-	c.files = filesystemconnect.NewFilesystemClient(calls, base, identity, connect.WithReadMaxBytes(maxAnswer))
+	c.process = processconnect.NewProcessClient(c.transport, base, identity, connect.WithReadMaxBytes(maxEvent))
+	c.files = filesystemconnect.NewFilesystemClient(c.transport, base, identity, connect.WithReadMaxBytes(maxAnswer))
 	return c, nil
 }
 

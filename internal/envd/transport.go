@@ -10,6 +10,7 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -20,13 +21,14 @@ type transport struct {
 	base    *http.Transport
 	dialer  *net.Dialer
 	headers http.Header
+	user    *url.Userinfo // of the address; nil: none
 	token   string
 	dial    func(ctx context.Context) (net.Conn, error)
 }
 
-func newTransport(o *Options) *transport {
+func newTransport(o *Options, user *url.Userinfo) *transport {
 	dialer := &net.Dialer{Timeout: 15 * time.Second}
-	t := &transport{dialer: dialer, headers: o.Headers.Clone(), token: o.Token, dial: o.Dial}
+	t := &transport{dialer: dialer, headers: o.Headers.Clone(), user: user, token: o.Token, dial: o.Dial}
 	t.base = &http.Transport{
 		Proxy: http.ProxyFromEnvironment,
 		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -100,10 +102,14 @@ func inOne(r *http.Request) error {
 
 // decorate sets what every request carries.
 func (t *transport) decorate(h http.Header) {
-	user := h["Authorization"]
+	own := h["Authorization"]
 	maps.Copy(h, t.headers)
-	if user != nil {
-		h["Authorization"] = user // the endpoint's is the default
+	switch { // the endpoint's is the default
+	case own != nil:
+		h["Authorization"] = own
+	case t.user != nil:
+		password, _ := t.user.Password()
+		(&http.Request{Header: h}).SetBasicAuth(t.user.Username(), password)
 	}
 	if t.token != "" {
 		h.Set("X-Access-Token", t.token)

@@ -115,14 +115,7 @@ func TestCodeDriven(t *testing.T) {
 				t.Error(err)
 			}
 			// Nothing is left: no process, no file.
-			waitFor(t, 20*time.Second, "the folders of drivers are removed", func() bool {
-				left, err := filepath.Glob(filepath.Join(tmp, "sandbox-code-*"))
-				return err == nil && len(left) == 0
-			})
-			waitFor(t, 20*time.Second, "the processes end", func() bool {
-				left, err := sb.envd.Processes(t.Context())
-				return err == nil && len(left) == 0
-			})
+			driversGone(t, sb, tmp)
 		})
 	}
 }
@@ -257,14 +250,7 @@ func TestCodeDrivenCutOff(t *testing.T) {
 	for _, c := range sb.listDriven() {
 		sb.dropDriven(c)
 	}
-	waitFor(t, 20*time.Second, "the folders of drivers are removed", func() bool {
-		left, err := filepath.Glob(filepath.Join(tmp, "sandbox-code-*"))
-		return err == nil && len(left) == 0
-	})
-	waitFor(t, 20*time.Second, "the processes end", func() bool {
-		left, err := sb.envd.Processes(t.Context())
-		return err == nil && len(left) == 0
-	})
+	driversGone(t, sb, tmp)
 }
 
 // TestCodeDrivenMissing: a language whose program is not there, and one that nobody
@@ -358,4 +344,17 @@ func TestCodeWay(t *testing.T) {
 			}
 		})
 	}
+}
+
+// driversGone waits until drivers have left neither folders in tmp nor processes.
+func driversGone(t *testing.T, sb *Sandbox, tmp string) {
+	t.Helper()
+	waitFor(t, 20*time.Second, "the folders of drivers are removed", func() bool {
+		left, err := filepath.Glob(filepath.Join(tmp, "sandbox-code-*"))
+		return err == nil && len(left) == 0
+	})
+	waitFor(t, 20*time.Second, "the processes end", func() bool {
+		left, err := sb.envd.Processes(t.Context())
+		return err == nil && len(left) == 0
+	})
 }

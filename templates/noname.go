@@ -5,6 +5,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/agent-sandbox/sandbox-go/internal/near"
@@ -51,7 +52,7 @@ func (r *resolver) like(name string, ix *Index) string {
 	}
 	if files, err := os.ReadDir(r.absolute(".", nil)); err == nil {
 		for _, f := range files[:min(len(files), maxLooked)] {
-			if f.IsDir() && r.holdsTemplate(f.Name()) {
+			if f.IsDir() && InFolder(r.absolute(f.Name(), nil)) {
 				add(f.Name(), "./"+f.Name())
 			}
 		}
@@ -65,9 +66,11 @@ func (r *resolver) like(name string, ix *Index) string {
 	return refs[near.Best(strings.ToLower(name), names)]
 }
 
-func (r *resolver) holdsTemplate(folder string) bool {
-	for _, file := range append(fileNames[:len(fileNames):len(fileNames)], "Dockerfile") {
-		if fi, err := os.Stat(filepath.Join(r.absolute(folder, nil), file)); err == nil && fi.Mode().IsRegular() {
+// InFolder reports whether a folder of this machine has a file that a template is read
+// from. It is not read here.
+func InFolder(dir string) bool {
+	for _, file := range append(slices.Clone(fileNames), "Dockerfile") {
+		if fi, err := os.Stat(filepath.Join(dir, file)); err == nil && fi.Mode().IsRegular() {
 			return true
 		}
 	}

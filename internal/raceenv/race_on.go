@@ -4,9 +4,6 @@ package raceenv
 
 import "os"
 
-// Name is the variable with the options of the race detector.
-const Name = "GORACE"
-
 // Lookup returns the options for programs that this one starts with an
 // environment of their own.
 func Lookup() (string, bool) { return os.LookupEnv(Name) }

@@ -2,3 +2,6 @@
 // built with it. Without them each such program sleeps for a second before it
 // ends.
 package raceenv
+
+// Name is the variable with the options of the race detector.
+const Name = "GORACE"

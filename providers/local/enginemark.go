@@ -60,9 +60,7 @@ func (r *engineRun) cleanDaemon(ctx context.Context) error {
 		errs = append(errs, absentIsFine(r.tool(ctx, r.path, "rm", "--force", "--volumes", id)))
 	}
 	// Without pruning: what they are made from may be an image of the user without a name.
-	if r.tool(ctx, r.path, append(r.existsArgs[:len(r.existsArgs):len(r.existsArgs)], r.tag())...) == nil {
-		errs = append(errs, r.tool(ctx, r.path, "rmi", "--no-prune", r.tag()))
-	}
+	errs = append(errs, r.removeImage(ctx, "rmi", "--no-prune"))
 	for { // one that another is made from goes after it
 		images, err := r.marked(ctx, "images")
 		var kept []error

@@ -136,10 +136,18 @@ func (r *engineRun) clean(ctx context.Context, failed bool) error {
 			errs = append(errs, r.tool(ctx, r.path, append(slices.Clone(r.removeArgs), id)...))
 		}
 	}
-	if !r.daemon && r.tool(ctx, r.path, append(slices.Clone(r.existsArgs), r.tag())...) == nil {
-		errs = append(errs, r.tool(ctx, r.path, "rmi", r.tag()))
+	if !r.daemon {
+		errs = append(errs, r.removeImage(ctx, "rmi"))
 	}
 	return errors.Join(append(errs, r.remove(ctx, r.dir))...)
+}
+
+// removeImage removes the image that was made, if there is one.
+func (r *engineRun) removeImage(ctx context.Context, args ...string) error {
+	if r.tool(ctx, r.path, append(slices.Clone(r.existsArgs), r.tag())...) != nil {
+		return nil
+	}
+	return r.tool(ctx, r.path, append(args, r.tag())...)
 }
 
 // absentIsFine drops the error of removing what is not there, or is being removed.

@@ -225,10 +225,12 @@ func (s *Service) Restart(ctx context.Context, id string) error {
 // expire removes a context that was idle for too long.
 func (s *Service) expire(c *Context) {
 	c.mu.Lock()
-	busy := c.users > 0 || c.gone
-	c.gone = c.gone || !busy // no cell comes now
+	idle := c.users == 0 && !c.gone
+	if idle {
+		c.gone = true // no cell comes now
+	}
 	c.mu.Unlock()
-	if !busy {
+	if idle {
 		s.drop(c, "the context was idle for too long")
 	}
 }

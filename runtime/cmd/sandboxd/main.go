@@ -9,8 +9,8 @@
 //	sandboxd doctor             say what this machine can enforce
 //	sandboxd version            say which build this is
 //
-// An option in place of a command is one of runtime. docs/gateway.md says how to point an SDK at it. It is also pid 1 of the
-// sandboxes it makes.
+// An option in place of a command is one of runtime. docs/gateway.md says how to
+// point an SDK at it. It is also pid 1 of the sandboxes it makes.
 package main
 
 import (

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -86,18 +85,8 @@ func (a *app) withBuild(name string, err error) error {
 	switch {
 	case slices.Contains(templates.Builtin(), name):
 		return hinted{err, "build it first: sandbox template build " + name}
-	case name != "" && filepath.IsLocal(name) && holdsTemplate(name):
+	case name != "" && filepath.IsLocal(name) && templates.InFolder(name):
 		return hinted{err, "build it first: sandbox template build ./" + name}
 	}
 	return err
-}
-
-// holdsTemplate reports whether a folder has the file of a template.
-func holdsTemplate(dir string) bool {
-	for _, file := range []string{"template.yaml", "sandbox-template.yaml", "sandbox.yaml", "Dockerfile"} {
-		if info, err := os.Stat(filepath.Join(dir, file)); err == nil && info.Mode().IsRegular() {
-			return true
-		}
-	}
-	return false
 }

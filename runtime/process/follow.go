@@ -41,6 +41,10 @@ func (s *Service) follow(ctx context.Context, p *proc, sub *subscription, silenc
 		case sent:
 			timer.Reset(silence)
 			continue
+		case end != nil && late(ctx):
+			// Its end is that of the request, and this was the faster of two timers.
+			<-ctx.Done()
+			return s.lastWords(ctx, sub, send)
 		case end != nil:
 			lastMessage(ctx)
 			return send(&pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: end}})
@@ -57,6 +61,13 @@ func (s *Service) follow(ctx context.Context, p *proc, sub *subscription, silenc
 			timer.Reset(silence)
 		}
 	}
+}
+
+// late reports whether the deadline of ctx has passed, which ctx itself says a
+// moment later.
+func late(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ok && !time.Now().Before(deadline)
 }
 
 // lastWords sends the output that was there when the deadline passed.

@@ -130,21 +130,23 @@ func (p *prey) tree() ([]task, error) {
 	return found, nil
 }
 
-// ofOurSession reports whether t or one of its parents is in the session of this
-// process. A command has a session of its own, and nobody can join another one: who
-// is in ours was started by this program for itself, in the moment in which it
-// marked a command.
+// ofOurSession reports whether t, which is marked, or one of its parents with the
+// same mark is in the session of this process. A command has a session of its own,
+// and nobody can join another one: who is in ours was started by this program for
+// itself, in the moment in which it marked a command. A parent without the mark
+// says nothing: it is the init, or another one, that has taken over an orphan.
 func ofOurSession(t task, all []task) bool {
 	own, err := unix.Getsid(0)
 	if err != nil {
 		return false
 	}
+	mark := markOf(t.pid)
 	for range all { // parents may change while they are listed: no circle lasts
 		if t.sid == own {
 			return true
 		}
 		i := slices.IndexFunc(all, func(a task) bool { return a.pid == t.ppid }) // this process is none of them
-		if i < 0 {
+		if i < 0 || markOf(t.ppid) != mark {
 			return false
 		}
 		t = all[i]

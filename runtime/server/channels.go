@@ -63,6 +63,7 @@ func (c *channels) park(w http.ResponseWriter, r *http.Request) {
 		fault.HTTP(w, http.StatusInternalServerError, "E3006", "connection cannot be upgraded")
 		return
 	}
+	conn = plainConn(conn)
 	if !accept(conn, rw.Reader) {
 		conn.Close()
 		conn = nil

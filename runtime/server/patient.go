@@ -20,6 +20,9 @@ func patient(next http.Handler) http.Handler {
 			body := &patientBody{ReadCloser: r.Body, control: http.NewResponseController(w)}
 			r = r.WithContext(process.WithBody(r.Context(), body))
 			r.Body = body
+			next.ServeHTTP(w, r)
+			leftUnread(r.Context(), !body.over())
+			return
 		}
 		next.ServeHTTP(w, r)
 	})
@@ -56,6 +59,13 @@ func (b *patientBody) Read(p []byte) (int, error) {
 func (b *patientBody) Close() error {
 	b.wait(0)
 	return b.ReadCloser.Close()
+}
+
+// over reports whether the body was read to its end.
+func (b *patientBody) over() bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.ended
 }
 
 // Endless implements [process.Body].

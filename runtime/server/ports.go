@@ -76,6 +76,7 @@ func (t *tunnels) connect(w http.ResponseWriter, r *http.Request) {
 		fault.HTTP(w, http.StatusInternalServerError, "E5001", "connection cannot be upgraded")
 		return
 	}
+	outer = plainConn(outer)
 	defer outer.Close()
 	if answerUpgrade(outer, portProtocol) == nil {
 		join(t.ctx, inner, outer, rw.Reader)

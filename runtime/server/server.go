@@ -96,6 +96,7 @@ type Server struct {
 	tunnels  *tunnels
 	meter    meter
 	http     *http.Server
+	lingers  lingers
 	prepare  []func() // see later
 	prestart func()   // of interpreters; the first call counts
 }
@@ -155,6 +156,7 @@ func New(o *Options) (*Server, error) {
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeaderBytes,
 		ErrorLog:          slog.NewLogLogger(opts.Logger.Handler(), slog.LevelDebug),
+		ConnContext:       connContext,
 	}
 	return s, nil
 }
@@ -166,7 +168,7 @@ func (s *Server) Handler() http.Handler { return s.http.Handler }
 // The first call starts the interpreters that the template names.
 func (s *Server) Serve(l net.Listener) error {
 	s.prestart()
-	if err := s.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+	if err := s.http.Serve(s.lingers.listen(l)); !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
 	return nil
@@ -189,6 +191,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 		e = s.http.Close()
 		err = errors.Join(err, e)
 	}
+	s.lingers.close()
 	return err
 }
 

@@ -106,8 +106,23 @@ func (p *watchReplay) steps(w *watched, first, last int) {
 		if strings.Contains(p.rec.Setup[i], "/sub/in") && !strings.Contains(p.rec.Setup[i], "rm") && !w.recursive {
 			continue // out of sight
 		}
-		w.until(p.t, p.rec.Setup[i], func() bool { return w.count() > before })
+		last := lastEvent(p.rec.Setup[i])
+		w.until(p.t, p.rec.Setup[i], func() bool { return w.shows(before, last) })
 	}
+}
+
+// lastEvent is how the last event of a setup step begins that tells of a file which
+// is there: the next step may take it away.
+func lastEvent(step string) string {
+	args := strings.Fields(step)
+	name := path.Base(args[len(args)-1])
+	switch {
+	case strings.Contains(step, ">"):
+		return "WRITE " + name
+	case strings.Contains(step, "mv "):
+		return "CREATE " + name
+	}
+	return ""
 }
 
 // calls makes the recorded calls from first to last.
@@ -244,6 +259,18 @@ func (w *watched) count() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.events)
+}
+
+// shows reports whether, after the first n, there is an event, and one that begins
+// with text, folders of its name aside.
+func (w *watched) shows(n int, text string) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	kind, name, _ := strings.Cut(text, " ")
+	return slices.ContainsFunc(w.events[n:], func(e string) bool {
+		f := strings.Fields(e)
+		return text == "" || len(f) > 1 && f[0] == kind && path.Base(f[1]) == name
+	})
 }
 
 // until waits for what has to come.

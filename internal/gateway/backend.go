@@ -54,6 +54,7 @@ type bodyWatch struct {
 	end     func() // closes over, once
 	wg      sync.WaitGroup
 	closed  atomic.Bool // by those who carry the body
+	read    atomic.Bool // to its end
 
 	// hungUp is set before the body is cut, which http.Server takes for the
 	// client's going away.
@@ -73,6 +74,7 @@ func (b *bodyWatch) Read(p []byte) (int, error) {
 	}
 	n, err := b.ReadCloser.Read(p)
 	if err != nil {
+		b.read.Store(err == io.EOF)
 		b.end()
 	}
 	return n, err
@@ -108,11 +110,17 @@ func (b *bodyWatch) watch(c *backendConn) {
 
 // finish ends the watch and the reading: http.Server must not use the connection
 // while somebody else reads from it. What the sandbox did not read of the body,
-// the client may not take its time to send.
-func (b *bodyWatch) finish() {
+// the client may not take its time to send. It reports false when there may be more
+// of it, which http.Server would take for the next request.
+func (b *bodyWatch) finish() bool {
 	b.end()
 	b.wg.Wait()
 	b.closed.Store(true)
 	_ = b.control.SetReadDeadline(time.Now().Add(drainLimit))
-	b.ReadCloser.Close()
+	defer b.ReadCloser.Close()
+	if b.read.Load() {
+		return true
+	}
+	_, err := io.CopyN(io.Discard, b.ReadCloser, drainBytes)
+	return err == io.EOF
 }

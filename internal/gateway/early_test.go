@@ -115,22 +115,37 @@ func TestEarlyAnswers(t *testing.T) {
 	}
 }
 
-// A client that has its answer and never sends the rest of its body does not
-// hold its request for ever.
+// A client that has its answer and does not send the rest of its body does not hold
+// its request for ever, and what it sends later is not taken for another request.
 func TestRestOfABodyThatDoesNotCome(t *testing.T) {
 	p := newFake()
 	answerEarly(t, p)
 	f := start(t, t.TempDir(), Options{Provider: p})
 	sb := f.create(nil)
-	c, err := net.Dial("tcp", f.addr)
-	if err != nil {
-		t.Fatal(err)
+	const next = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+	for name, body := range map[string]struct{ header, sent string }{
+		"length":            {"Content-Length: 100", "x"},
+		"chunked":           {"Transfer-Encoding: chunked", "1\r\nx\r\n"},
+		"more than is read": {"Content-Length: 10000000", strings.Repeat("x", 2*drainBytes)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, err := net.Dial("tcp", f.addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			c.SetDeadline(time.Now().Add(waitLimit))
+			go fmt.Fprintf(c, "POST /x HTTP/1.1\r\nHost: %d-%s.x\r\n%s\r\n\r\n%s", envdPort, sb.SandboxID, body.header, body.sent)
+			br := bufio.NewReader(c)
+			if _, err := http.ReadResponse(br, nil); err != nil {
+				t.Fatal(err)
+			}
+			eventually(t, "the request ends", func() bool { return f.s.forward.carried.Load() == 0 })
+			io.WriteString(c, next)
+			if res, err := http.ReadResponse(br, nil); err == nil {
+				t.Errorf("the rest of a body was answered: %v", res.Status)
+			}
+		})
 	}
-	defer c.Close()
-	c.SetDeadline(time.Now().Add(waitLimit))
-	fmt.Fprintf(c, "POST /x HTTP/1.1\r\nHost: %d-%s.x\r\nContent-Length: 100\r\n\r\nx", envdPort, sb.SandboxID)
-	if _, err := http.ReadResponse(bufio.NewReader(c), nil); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, "the request ends", func() bool { return f.s.forward.carried.Load() == 0 })
 }

@@ -51,6 +51,7 @@ const (
 	idlePerPort = 32               // connections kept open to one port
 	idlePort    = 30 * time.Second // below the idle limit of the runtime, so that we close first
 	drainLimit  = 5 * time.Second  // for what is left of a body that nobody reads
+	drainBytes  = 256 << 10        // of it
 )
 
 func newForwarder(s *Server) *forwarder {
@@ -148,7 +149,11 @@ func (f *forwarder) carry(w http.ResponseWriter, r *http.Request, a address, b *
 	rt := &route{address: a, box: b, client: r.Context()}
 	if r.Body != nil && r.Body != http.NoBody {
 		rt.body = newBodyWatch(r.Body, control)
-		defer rt.body.finish()
+		defer func() {
+			if !rt.body.finish() && r.ProtoMajor == 1 {
+				f.s.conns.last(r.Context())
+			}
+		}()
 		r.Body, ctx = rt.body, rt.body.trace(ctx)
 	}
 	proxy := f.calls

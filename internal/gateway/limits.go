@@ -70,6 +70,7 @@ type connection struct {
 	serving  int           // requests; several with HTTP/2
 	place    *list.Element // in idle; nil while serving
 	hijacked bool
+	last     bool // the request that is being served is its last one
 }
 
 func newConnections(n int) *connections {
@@ -186,6 +187,10 @@ func (cs *connections) state(c net.Conn, st http.ConnState) {
 		return
 	}
 	switch st {
+	case http.StateIdle: // the answer is out
+		if k.last {
+			closeNow(c)
+		}
 	case http.StateClosed:
 		cs.removeLocked(k)
 	case http.StateHijacked:
@@ -203,6 +208,17 @@ func (cs *connections) context(ctx context.Context, c net.Conn) context.Context 
 		return context.WithValue(ctx, connectionKey{}, k)
 	}
 	return ctx
+}
+
+// last has the connection of a request closed after its answer.
+func (cs *connections) last(ctx context.Context) {
+	k, _ := ctx.Value(connectionKey{}).(*connection)
+	if k == nil {
+		return
+	}
+	cs.mu.Lock()
+	defer cs.mu.Unlock()
+	k.last = true
 }
 
 // busy marks a connection that no http.Server follows, until done.

@@ -111,14 +111,14 @@ func (b *bodyWatch) watch(c *backendConn) {
 // finish ends the watch and the reading: http.Server must not use the connection
 // while somebody else reads from it. What the sandbox did not read of the body,
 // the client may not take its time to send. It reports false when there may be more
-// of it, which http.Server would take for the next request.
-func (b *bodyWatch) finish() bool {
+// of it where shared is set: http.Server would take that for the next request.
+func (b *bodyWatch) finish(shared bool) bool {
 	b.end()
 	b.wg.Wait()
 	b.closed.Store(true)
 	_ = b.control.SetReadDeadline(time.Now().Add(drainLimit))
 	defer b.ReadCloser.Close()
-	if b.read.Load() {
+	if b.read.Load() || !shared {
 		return true
 	}
 	_, err := io.CopyN(io.Discard, b.ReadCloser, drainBytes)

@@ -150,7 +150,7 @@ func (f *forwarder) carry(w http.ResponseWriter, r *http.Request, a address, b *
 	if r.Body != nil && r.Body != http.NoBody {
 		rt.body = newBodyWatch(r.Body, control)
 		defer func() {
-			if !rt.body.finish() && r.ProtoMajor == 1 {
+			if !rt.body.finish(r.ProtoMajor == 1) {
 				f.s.conns.last(r.Context())
 			}
 		}()

@@ -173,15 +173,15 @@ func TestCodeDrivenLimits(t *testing.T) {
 		t.Errorf("one of them: %v", err)
 	}
 	last.Close()
-	sb.codes.testOnlyIdle = 300 * time.Millisecond
+	sb.codes.testOnlyIdle = time.Second
 	busy, err := sb.Code(t.Context(), "bash", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if e, err := busy.Run(t.Context(), "sleep 1; echo done", nil); err != nil || strings.Join(e.Stdout, "") != "done\n" {
+	if e, err := busy.Run(t.Context(), "sleep 2; echo done", nil); err != nil || strings.Join(e.Stdout, "") != "done\n" {
 		t.Errorf("a cell that takes longer: %+v, %v", e, err)
 	}
-	waitFor(t, 20*time.Second, "the context is removed", func() bool { return len(sb.listDriven()) == drivers.MaxContexts-1 })
+	waitFor(t, patience, "the context is removed", func() bool { return len(sb.listDriven()) == drivers.MaxContexts-1 })
 	if _, err := busy.Run(t.Context(), "true", nil); !errors.Is(err, ErrProcessGone) {
 		t.Errorf("a removed one: %v", err)
 	}
@@ -196,7 +196,7 @@ func TestCodeDrivenLimits(t *testing.T) {
 	}
 	// Default contexts are made anew, without the state.
 	drivenCell(t, sb, "bash", "x=5", 0)
-	waitFor(t, 20*time.Second, "the processes end", func() bool {
+	waitFor(t, patience, "the processes end", func() bool {
 		left, err := sb.envd.Processes(t.Context())
 		return err == nil && len(left) == 0 && len(sb.listDriven()) == 0
 	})
@@ -349,11 +349,11 @@ func TestCodeWay(t *testing.T) {
 // driversGone waits until drivers have left neither folders in tmp nor processes.
 func driversGone(t *testing.T, sb *Sandbox, tmp string) {
 	t.Helper()
-	waitFor(t, 20*time.Second, "the folders of drivers are removed", func() bool {
+	waitFor(t, patience, "the folders of drivers are removed", func() bool {
 		left, err := filepath.Glob(filepath.Join(tmp, "sandbox-code-*"))
 		return err == nil && len(left) == 0
 	})
-	waitFor(t, 20*time.Second, "the processes end", func() bool {
+	waitFor(t, patience, "the processes end", func() bool {
 		left, err := sb.envd.Processes(t.Context())
 		return err == nil && len(left) == 0
 	})

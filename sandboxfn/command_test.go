@@ -212,7 +212,7 @@ func TestCommandLeavesChild(t *testing.T) {
 			if d := time.Since(start); d > 20*time.Second {
 				t.Errorf("took %v", d)
 			}
-			pid, _, _ := strings.Cut(strings.TrimPrefix(string(out), "tick\n"), "\n")
+			pid, _, _ := strings.Cut(strings.ReplaceAll(string(out), "tick\n", ""), "\n")
 			time.Sleep(300 * time.Millisecond)
 			if err := sb.Command(ctx, "kill", "-0", pid).Run(); err != nil {
 				t.Errorf("the child is gone: %v", err)
@@ -234,7 +234,7 @@ func TestKillReachesTree(t *testing.T) {
 			t.Fatal(err)
 		}
 		io.ReadFull(out, make([]byte, 3))
-		waitFor(t, 5*time.Second, "sleeps running", func() bool { return count(t, sb, mark) >= 3 })
+		waitFor(t, patience, "sleeps running", func() bool { return count(t, sb, mark) >= 3 })
 		if err := cmd.Process.Kill(); err != nil {
 			t.Fatal(err)
 		}
@@ -242,7 +242,7 @@ func TestKillReachesTree(t *testing.T) {
 		if e, ok := errors.AsType[*ExitError](err); !ok || e.Signal != "killed" {
 			t.Errorf("got %v", err)
 		}
-		waitFor(t, time.Second, "nothing left", func() bool { return count(t, sb, mark) == 0 })
+		waitFor(t, patience, "nothing left", func() bool { return count(t, sb, mark) == 0 })
 		if err := cmd.Process.Kill(); !errors.Is(err, os.ErrProcessDone) || !errors.Is(err, ErrProcessGone) {
 			t.Errorf("second kill: %v", err)
 		}
@@ -310,7 +310,7 @@ func TestCancel(t *testing.T) {
 		if !errors.Is(err, reason) || !errors.Is(err, context.Canceled) || CodeOf(err) != "E5004" {
 			t.Errorf("got %v", err)
 		}
-		waitFor(t, time.Second, "nothing left", func() bool {
+		waitFor(t, patience, "nothing left", func() bool {
 			list, err := sb.Processes(t.Context())
 			return err == nil && len(list) == 0
 		})
@@ -334,8 +334,9 @@ func TestCancel(t *testing.T) {
 
 // The request timeout does not bound a command.
 func TestRequestTimeoutIsNotCommandTimeout(t *testing.T) {
-	sb := create(t, hostClient(t, &hostProvider{}, &ClientOptions{RequestTimeout: 300 * time.Millisecond}), nil)
-	out, err := sb.Shell(t.Context(), "sleep 1; echo ok").Output()
+	t.Parallel() // it waits
+	sb := create(t, hostClient(t, &hostProvider{}, &ClientOptions{RequestTimeout: 2 * time.Second}), nil)
+	out, err := sb.Shell(t.Context(), "sleep 3; echo ok").Output()
 	if string(out) != "ok\n" || err != nil {
 		t.Errorf("got %q, %v", out, err)
 	}
@@ -431,34 +432,30 @@ type failing struct{ err error }
 func (f failing) Read([]byte) (int, error)  { return 0, f.err }
 func (f failing) Write([]byte) (int, error) { return 0, f.err }
 
-// Output arrives while the command runs, also without a newline.
+// Output arrives while the command runs, also without a newline: the command does
+// not go on before it has been seen.
 func TestOutputArrivesAtOnce(t *testing.T) {
 	onEach(t, func(t *testing.T, sb *Sandbox) {
-		cmd := sb.Shell(t.Context(), `for i in 1 2 3; do date +%s%N | tr -d '\n'; printf ' '; sleep 0.3; done`)
-		out, _ := cmd.StdoutPipe()
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		cmd := sb.Shell(t.Context(), `for i in 1 2 3; do printf "$i"; read answer || exit 3; done`)
+		out, err := cmd.StdoutPipe()
+		must(t, err)
+		in, err := cmd.StdinPipe()
+		must(t, err)
+		must(t, cmd.Start())
+		late := time.AfterFunc(patience, func() { in.Close() })
+		defer late.Stop()
 		buf := make([]byte, 64)
-		seen := 0
-		for text := ""; ; {
+		for _, want := range []string{"1", "2", "3"} {
 			n, err := out.Read(buf)
-			if err != nil {
-				break
+			if got := string(buf[:n]); got != want || err != nil {
+				t.Fatalf("got %q, %v, want %q", got, err, want)
 			}
-			now := time.Now()
-			text += string(buf[:n])
-			for stamp, rest, ok := strings.Cut(text, " "); ok; stamp, rest, ok = strings.Cut(text, " ") {
-				ns, _ := strconv.ParseInt(stamp, 10, 64)
-				if d := now.Sub(time.Unix(0, ns)); d > 600*time.Millisecond { // 200 ms on an idle machine
-					t.Errorf("arrived %v late", d)
-				}
-				text = rest
-				seen++
+			if _, err := io.WriteString(in, "seen\n"); err != nil {
+				t.Fatal(err)
 			}
 		}
-		if err := cmd.Wait(); err != nil || seen != 3 {
-			t.Errorf("saw %d, %v", seen, err)
+		if err := cmd.Wait(); err != nil {
+			t.Error(err)
 		}
 	})
 }
@@ -691,7 +688,7 @@ func TestActAtStart(t *testing.T) {
 			}
 			cancel()
 		}
-		waitFor(t, 5*time.Second, "no process left", func() bool {
+		waitFor(t, patience, "no process left", func() bool {
 			list, err := sb.Processes(t.Context())
 			return err == nil && len(list) == 0
 		})
@@ -708,7 +705,7 @@ func TestManyCommands(t *testing.T) {
 		cmds := make([]*Cmd, n)
 		var wg sync.WaitGroup
 		for i := range cmds {
-			cmds[i] = sb.Command(t.Context(), "sleep", "100")
+			cmds[i] = sb.Command(t.Context(), "sleep", "1000")
 			wg.Go(func() {
 				if err := cmds[i].Start(); err != nil {
 					t.Error(err)
@@ -736,12 +733,11 @@ func TestManyCommands(t *testing.T) {
 				break
 			}
 		}
-		if d := time.Since(closing); d > 10*time.Second {
-			t.Errorf("closing took %v", d)
-		}
-		t.Logf("%d started in %v, one more in %v", n, started, short)
-		if started > 15*time.Second || short > 3*time.Second {
-			t.Errorf("%d started in %v, one more in %v", n, started, short)
+		// Without the race detector, on a machine of its own: 1 s, 10 ms and 1 s.
+		took := fmt.Sprintf("%d started in %v, one more in %v, closed in %v", n, started, short, time.Since(closing))
+		t.Log(took)
+		if started > time.Minute || short > patience || time.Since(closing) > time.Minute {
+			t.Error(took)
 		}
 	})
 }
@@ -756,9 +752,10 @@ func TestIdleConnections(t *testing.T) {
 	}{{"kept alive", time.Second}, {"not kept alive", -1}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			p := &hostProvider{wrap: func(c net.Conn) net.Conn { return newIdleConn(c, 2*time.Second) }}
+			// Idle for 4 s: once during the command, and with 2 s to spare.
+			p := &hostProvider{wrap: func(c net.Conn) net.Conn { return newIdleConn(c, 4*time.Second) }}
 			sb := create(t, hostClient(t, p, &ClientOptions{KeepAlive: c.keepAlive}), nil)
-			cmd := sb.Shell(t.Context(), "sleep 4; echo ok")
+			cmd := sb.Shell(t.Context(), "sleep 6; echo ok")
 			out, err := cmd.Output()
 			if c.keepAlive > 0 {
 				if string(out) != "ok\n" || err != nil {

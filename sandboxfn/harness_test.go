@@ -341,6 +341,10 @@ func need(t testing.TB, program string) {
 	}
 }
 
+// patience is how long something is waited for that comes at once on a machine
+// that has nothing else to do.
+const patience = 20 * time.Second
+
 // waitFor polls until ok or the limit.
 func waitFor(t testing.TB, limit time.Duration, what string, ok func() bool) {
 	t.Helper()

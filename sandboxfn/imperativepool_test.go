@@ -46,7 +46,7 @@ func taken(t *testing.T, p *Pool) *Sandbox {
 // A sandbox is used once, and the next is ready already.
 func TestPoolUsedOnce(t *testing.T) {
 	p := sandboxPool(t, PoolOptions{Spare: 1})
-	waitFor(t, 5*time.Second, "the spare one", func() bool { return p.Stats().Idle == 1 })
+	waitFor(t, patience, "the spare one", func() bool { return p.Stats().Idle == 1 })
 	seen := map[string]bool{}
 	for range 3 {
 		sb := taken(t, p)
@@ -62,7 +62,7 @@ func TestPoolUsedOnce(t *testing.T) {
 		if err := sb.Command(t.Context(), "true").Run(); err == nil || !strings.Contains(err.Error(), "given back to its pool") {
 			t.Errorf("handle after Close: %v", err)
 		}
-		waitFor(t, 5*time.Second, "the spare one", func() bool { return p.Stats().Idle == 1 })
+		waitFor(t, patience, "the spare one", func() bool { return p.Stats().Idle == 1 })
 	}
 	if s := p.Stats(); s.Hits != 3 || s.Misses != 0 || s.HitRate() != 1 || s.Discarded != 3 || s.InUse != 0 {
 		t.Errorf("%+v", s)
@@ -96,7 +96,7 @@ func TestPoolReuse(t *testing.T) {
 			t.Error("the command outlived the use")
 		}
 	}
-	waitFor(t, 5*time.Second, "the last reset", func() bool { return resets.Load() == 3 }) // not after the last use of one
+	waitFor(t, patience, "the last reset", func() bool { return resets.Load() == 3 }) // not after the last use of one
 	if len(ids) != 2 || prepared.Load() != 2 {
 		t.Errorf("%d sandboxes, %d prepared; want 2, 2", len(ids), prepared.Load())
 	}
@@ -126,13 +126,13 @@ func TestPoolDropsWhatIsBad(t *testing.T) {
 		sb := taken(t, p)
 		spoil(sb)
 		must(t, sb.Close())
-		waitFor(t, 5*time.Second, "the end of its use", func() bool { return p.Stats().InUse == 0 })
+		waitFor(t, patience, "the end of its use", func() bool { return p.Stats().InUse == 0 })
 		next := taken(t, p)
 		if got := next.ID() == sb.ID(); got != same {
 			t.Errorf("%s: the same sandbox %v, want %v", what, got, same)
 		}
 		must(t, next.Close())
-		waitFor(t, 5*time.Second, "the end of its use", func() bool { return p.Stats().InUse == 0 })
+		waitFor(t, patience, "the end of its use", func() bool { return p.Stats().InUse == 0 })
 	}
 	again("good", true, func(*Sandbox) {})
 	again("killed through the handle", false, func(sb *Sandbox) { must(t, sb.Kill(t.Context())) })

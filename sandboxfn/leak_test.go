@@ -70,18 +70,19 @@ func TestNoLeaks(t *testing.T) {
 		mixed(80) // what is made once
 		fds, goroutines := levels(t, sb)
 		mixed(rounds)
-		waitFor(t, 10*time.Second, "descriptors and goroutines as before", func() bool {
+		waitFor(t, patience, "descriptors and goroutines as before", func() bool {
 			f, g := levels(t, sb)
 			return f <= fds+5 && g <= goroutines+5
 		})
-		if list, err := sb.Processes(ctx); err != nil || len(list) != 0 {
-			t.Errorf("left: %v, %v", list, err)
-		}
+		waitFor(t, patience, "no process left", func() bool {
+			list, err := sb.Processes(ctx)
+			return err == nil && len(list) == 0
+		})
 		if sb.Provider() == "local" {
-			out, err := sb.Shell(ctx, `grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l`).Output()
-			if strings.TrimSpace(string(out)) != "0" {
-				t.Errorf("defunct processes: %s, %v", out, err)
-			}
+			waitFor(t, patience, "no defunct process left", func() bool {
+				out, err := sb.Shell(ctx, `grep -l '^State:.Z' /proc/[0-9]*/status 2>/dev/null | wc -l`).Output()
+				return err == nil && strings.TrimSpace(string(out)) == "0"
+			})
 		}
 	})
 }
@@ -100,7 +101,7 @@ func TestCloseClosesConnections(t *testing.T) {
 		}
 	}
 	must(t, c.Close())
-	waitFor(t, 5*time.Second, "no connection open", func() bool {
+	waitFor(t, patience, "no connection open", func() bool {
 		after, err := os.ReadDir("/proc/self/fd")
 		return err == nil && len(after) <= len(before)
 	})

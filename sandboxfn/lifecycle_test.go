@@ -113,9 +113,10 @@ func TestClose(t *testing.T) {
 		if err := cmd.Wait(); CodeOf(err) != "E5004" {
 			t.Errorf("a command of a closed handle: %v", err)
 		}
-		if list, err := sb.Processes(t.Context()); err != nil || len(list) != 1 || list[0].Pid != detached.Process.Pid {
-			t.Errorf("left: %v, %v", list, err)
-		}
+		waitFor(t, patience, "the detached command alone is left", func() bool {
+			list, err := sb.Processes(t.Context())
+			return err == nil && len(list) == 1 && list[0].Pid == detached.Process.Pid
+		})
 		detached.Wait()
 		if err := other.Command(t.Context(), "true").Run(); CodeOf(err) != "E5004" {
 			t.Errorf("through a closed handle: %v", err)
@@ -181,7 +182,7 @@ func TestClose(t *testing.T) {
 		again, err := c.Connect(t.Context(), sb.ID(), nil)
 		must(t, err)
 		defer again.Close()
-		waitFor(t, 2*time.Second, "the command ended", func() bool {
+		waitFor(t, patience, "the command ended", func() bool {
 			list, err := again.Processes(t.Context())
 			return err == nil && len(list) == 0
 		})
@@ -383,7 +384,7 @@ func TestLocalLife(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	waitFor(t, 5*time.Second, "expiry", func() bool {
+	waitFor(t, patience, "expiry", func() bool {
 		return errors.Is(sb.Command(ctx, "true").Run(), ErrExpired)
 	})
 	if _, err := c2.Connect(ctx, sb.ID(), nil); !errors.Is(err, ErrExpired) {

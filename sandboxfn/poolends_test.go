@@ -125,7 +125,7 @@ func TestReadersOfManyCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Close() // unread
-	waitFor(t, 5*time.Second, "all workers idle", func() bool {
+	waitFor(t, patience, "all workers idle", func() bool {
 		ps.mu.Lock()
 		defer ps.mu.Unlock()
 		for _, p := range ps.pools {
@@ -212,7 +212,7 @@ func TestPoolsComeAndGo(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	waitFor(t, 5*time.Second, "no pools", func() bool { return ps.count() == 0 })
+	waitFor(t, patience, "no pools", func() bool { return ps.count() == 0 })
 }
 
 func TestPoolsOfPinnedGo(t *testing.T) {
@@ -239,13 +239,13 @@ func TestPoolsOfPinnedGo(t *testing.T) {
 			t.Errorf("call that had begun: %v", err)
 		}
 	}
-	waitFor(t, 5*time.Second, "no pools", func() bool { return ps.count() == 0 })
+	waitFor(t, patience, "no pools", func() bool { return ps.count() == 0 })
 	o, err := NewObject(endsClass, endsParams{"lost"}, nil).pin(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.pinned.only.proc.close()
-	waitFor(t, 5*time.Second, "no pools", func() bool { return ps.count() == 0 })
+	waitFor(t, patience, "no pools", func() bool { return ps.count() == 0 })
 	for range 2 { // its state is not made anew
 		if _, err := endsAdd.Of(Object{o}).Call(ctx, 1); CodeOf(err) != "E9006" {
 			t.Errorf("lost: %v", err)
@@ -338,7 +338,7 @@ func TestCloseWhileCallBegins(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.release(s)
-	waitFor(t, 5*time.Second, "no workers", func() bool { return ps.count() == 0 })
+	waitFor(t, patience, "no workers", func() bool { return ps.count() == 0 })
 }
 
 func TestZeroHandles(t *testing.T) {

@@ -332,7 +332,7 @@ func TestTerminalStops(t *testing.T) {
 			if _, err := s.term.Write([]byte("x")); err == nil {
 				t.Error("Write after Close: no error")
 			}
-			waitFor(t, 20*time.Second, "nothing runs", left)
+			waitFor(t, patience, "nothing runs", left)
 			<-s.done
 		})
 		t.Run("context", func(t *testing.T) {
@@ -348,7 +348,7 @@ func TestTerminalStops(t *testing.T) {
 			if err := term.Wait(); !errors.Is(err, why) || !errors.Is(err, context.Canceled) {
 				t.Errorf("got %v", err)
 			}
-			waitFor(t, 20*time.Second, "nothing runs", left)
+			waitFor(t, patience, "nothing runs", left)
 			if _, err := sb.Terminal(ctx, tree); !errors.Is(err, why) {
 				t.Errorf("start with a context that has ended: %v", err)
 			}

@@ -488,7 +488,7 @@ func TestMapLeftInProcesses(t *testing.T) {
 			if i == 0 {
 				what = "sleep"
 			}
-			if !yield(order{What: what, Path: filepath.Join(dir, fmt.Sprint(i)), For: time.Second}) {
+			if !yield(order{What: what, Path: filepath.Join(dir, fmt.Sprint(i)), For: 4 * time.Second}) {
 				return
 			}
 		}
@@ -506,15 +506,16 @@ func TestMapLeftInProcesses(t *testing.T) {
 		time.Sleep(50 * time.Millisecond) // for the next to have been started
 		break
 	}
-	if took := time.Since(begin); took > 700*time.Millisecond {
+	if took := time.Since(begin); took > 3500*time.Millisecond {
 		t.Errorf("the loop took %v", took)
 	}
 	if pid, err := f.Call(ctx, order{What: "pid"}); err != nil {
 		t.Errorf("the next call: %q, %v", pid, err)
 	}
-	time.Sleep(time.Until(begin.Add(1200 * time.Millisecond)))
+	time.Sleep(time.Until(begin.Add(5 * time.Second)))
 	for _, path := range slices.Sorted(maps.Keys(filesOf(t, dir))) {
-		if text := filesOf(t, dir)[path]; !strings.HasPrefix(text, "cause ") {
+		// One that its grace was too short for may have been killed before it wrote.
+		if text := filesOf(t, dir)[path]; text != "" && !strings.HasPrefix(text, "cause ") {
 			t.Errorf("%s: %s", path, text)
 		}
 	}

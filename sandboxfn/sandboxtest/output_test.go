@@ -68,7 +68,7 @@ var shout = declare("shout", func(_ context.Context, how string) (int, error) {
 		os.Stdout.WriteString(strings.Repeat("0123456789abcdef\n", 100_000))
 	case "partial":
 		fmt.Print("partial")
-		time.Sleep(600 * time.Millisecond)
+		time.Sleep(2 * time.Second)
 	case "print":
 		fmt.Println("hello")
 		fmt.Fprintln(os.Stderr, "hello, errors")
@@ -279,7 +279,7 @@ func (sluggish) Write(b []byte) (int, error) {
 // A call does not wait for the end of output that has none.
 func TestOutputWithoutEnd(t *testing.T) {
 	ctx := sandboxtest.Process(t)
-	f := shout.With(sandboxfn.Options{Stdout: sluggish{}, Timeout: 30 * time.Second})
+	f := shout.With(sandboxfn.Options{Stdout: sluggish{}, Timeout: 90 * time.Second})
 	done := make(chan error, 1)
 	go func() {
 		_, err := f.Call(ctx, "for ever")
@@ -290,7 +290,7 @@ func TestOutputWithoutEnd(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(60 * time.Second):
 		t.Fatal("the call does not return")
 	}
 }
@@ -298,14 +298,15 @@ func TestOutputWithoutEnd(t *testing.T) {
 // What a call has printed goes to its own writer, also when it was given up in
 // the middle of a line and another call has the worker.
 func TestOutputOfCallGivenUp(t *testing.T) {
+	t.Parallel() // it waits
 	ctx := sandboxtest.Process(t)
-	a, _, oa := capture(sandboxfn.Options{Grace: 5 * time.Second, Workers: sandboxfn.Workers{Max: 1}})
+	a, _, oa := capture(sandboxfn.Options{Grace: patience, Workers: sandboxfn.Workers{Max: 1}})
 	b, _, ob := capture(sandboxfn.Options{Workers: sandboxfn.Workers{Max: 1}})
 	fb := shout.With(ob)
 	if _, err := fb.Call(ctx, "nothing"); err != nil { // the start of a worker is not what is measured
 		t.Fatal(err)
 	}
-	actx, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	actx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if _, err := shout.With(oa).Call(actx, "partial"); sandboxfn.CodeOf(err) != "E9013" {
 		t.Errorf("got %v", err)

@@ -381,7 +381,8 @@ func (b *builder) limit() error {
 		b.conf.SampleMemory = o.limits.memory
 	}
 	if host.mechanism(limitPids) == "" {
-		b.spec.nprocLimit = o.limits.processes
+		b.spec.nprocLimit = o.limits.processes + threadReserve
+		b.conf.Threads = threadReserve
 	}
 	if host.mechanism(limitCPU) == "" {
 		b.spec.affinity = o.limits.affinity()

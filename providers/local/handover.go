@@ -58,6 +58,7 @@ func (in *inside) awaitPurpose(conf *serveConfig, opts *server.Options) (*server
 		return nil, fmt.Errorf("rehearse: %w", err)
 	}
 	in.settle()
+	keepThreads(conf.Threads)
 	if err := in.ready(nil); err != nil {
 		return nil, err
 	}

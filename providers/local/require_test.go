@@ -107,7 +107,7 @@ func TestLimitsWithoutGroups(t *testing.T) {
 		t.Errorf("memory: %+v, %v", end, err)
 	}
 	// More processes than there may be: the shell says so, and what is there goes on.
-	out, _ := sh(t, sb, "i=0; while [ $i -lt 60 ]; do sleep 3 & i=$((i+1)); done 2>&1; wait; echo done")
+	out, _ := sh(t, sb, "i=0; while [ $i -lt 100 ]; do sleep 3 & i=$((i+1)); done 2>&1; wait; echo done")
 	if strings.Contains(out, "done\n") && !strings.Contains(out, "fork") {
 		t.Errorf("processes: %q", out)
 	}

@@ -42,6 +42,7 @@ type serveConfig struct {
 	Inside       bool            `json:"inside,omitempty"`        // this is the guest of such an init
 	Template     *model.Template `json:"template,omitempty"`      // that was built for it
 	Listeners    []string        `json:"listeners,omitempty"`     // of the network, that init keeps
+	Threads      int             `json:"threads,omitempty"`       // that init keeps for itself
 	purpose
 }
 
@@ -160,6 +161,7 @@ func serveInside(in *inside, log *slog.Logger) error {
 		}
 		go func() { // beside the first answer
 			in.settle()
+			keepThreads(conf.Threads)
 			srv.Prepare()
 		}()
 	}

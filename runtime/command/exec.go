@@ -73,27 +73,36 @@ func (s *Service) start(ctx context.Context, x *Exec, out sink) error {
 		return err
 	}
 	defer r.Close()
+	// By itself, as out may wait for a client that takes nothing.
+	follow, stop := r.KillWith(ctx)
 	err = out.started(r.Pid())
 	for err == nil {
 		var e *pb.ProcessEvent
-		wait, cancel := context.WithTimeout(ctx, heartbeat)
+		wait, cancel := context.WithTimeout(follow, heartbeat)
 		e, err = r.Next(wait)
 		silent := errors.Is(wait.Err(), context.DeadlineExceeded)
 		cancel()
 		switch {
-		case err != nil && silent && ctx.Err() == nil:
+		case err != nil && silent && follow.Err() == nil:
 			err = out.alive()
 		case err != nil:
 		case e.GetEnd() != nil:
+			if killed, _ := stop(); killed {
+				return context.Cause(ctx)
+			}
 			return out.ended(exitOf(e.GetEnd(), r.Limit()))
 		default:
 			err = out.output(e.GetData().GetStdout(), e.GetData().GetStderr())
 		}
 	}
+	killed, e := stop()
+	if !killed {
+		e = r.Kill(ctx)
+	}
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
-	if e := r.Kill(ctx); e != nil {
+	if e != nil {
 		return errors.Join(err, e)
 	}
 	return err

@@ -4,7 +4,6 @@ package httpapi
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"strconv"
 	"sync"
@@ -171,16 +170,25 @@ func (a *API) run(ctx context.Context, p *plan) (*RunResult, error) {
 	defer run.Close()
 	defer p.feed(limited, run)()
 	var out, errs capture
+	follow, stop := run.KillWith(limited)
 	for {
-		e, err := run.Next(limited)
-		if err != nil {
-			if kill := run.Kill(ctx); kill != nil {
+		e, err := run.Next(follow)
+		if err != nil || e.GetEnd() != nil {
+			killed, kill := stop()
+			if err != nil && !killed {
+				kill = run.Kill(ctx)
+			}
+			if kill != nil {
 				a.opts.Logger.Warn("process tree not ended", "pid", run.Pid(), "err", kill)
 			}
-			if ctx.Err() == nil && errors.Is(limited.Err(), context.DeadlineExceeded) {
+			switch {
+			case killed && ctx.Err() == nil:
 				return nil, timedOut(p.limit)
+			case killed:
+				return nil, fault.New(connect.CodeCanceled, "", "%w", ctx.Err())
+			case err != nil:
+				return nil, err
 			}
-			return nil, err
 		}
 		if end := e.GetEnd(); end != nil {
 			res := &RunResult{

@@ -75,8 +75,12 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, p *plan) {
 	defer p.feed(r.Context(), run)()
 	var late atomic.Bool
 	timer := time.AfterFunc(p.limit, func() {
-		late.Store(true)
-		a.kill(run)
+		select {
+		case <-run.Done(): // in time, however late it is told
+		default:
+			late.Store(true)
+			a.kill(run)
+		}
 	})
 	defer timer.Stop()
 	f := &follower{api: a, run: run, events: endpoint.NewEvents(w), at: run.Position()}

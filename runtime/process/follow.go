@@ -30,6 +30,7 @@ func (s *Service) follow(ctx context.Context, p *proc, sub *subscription, silenc
 	}
 	timer := time.NewTimer(silence)
 	defer timer.Stop()
+	closing := false
 	for {
 		if ctx.Err() != nil {
 			return s.lastWords(ctx, sub, send)
@@ -48,12 +49,14 @@ func (s *Service) follow(ctx context.Context, p *proc, sub *subscription, silenc
 		case end != nil:
 			lastMessage(ctx)
 			return send(&pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: end}})
+		case closing:
+			return fault.New(connect.CodeUnavailable, "", "server is shutting down")
 		}
 		select {
 		case <-sub.wake:
 		case <-ctx.Done():
 		case <-s.ctx.Done():
-			return fault.New(connect.CodeUnavailable, "", "server is shutting down")
+			closing = true // what was ended by Shutdown has its end by now
 		case <-timer.C:
 			if err := send(&pb.ProcessEvent{Event: &pb.ProcessEvent_Keepalive{Keepalive: &pb.ProcessEvent_KeepAlive{}}}); err != nil {
 				return err

@@ -92,19 +92,13 @@ func (t *table) unfinished() []*proc {
 }
 
 // recordLocked remembers how p ended.
-func (t *table) recordLocked(p *proc) {
+func (t *table) recordLocked(p *proc, end *pb.ProcessEvent_EndEvent) {
 	i := p.info()
-	i.Ended, i.End = time.Now(), p.out.ending()
+	i.Ended, i.End = time.Now(), end
 	if len(t.records) == maxRecords {
 		t.records = slices.Delete(t.records, 0, 1)
 	}
 	t.records = append(t.records, i)
-}
-
-func (o *output) ending() *pb.ProcessEvent_EndEvent {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.end
 }
 
 // Position is how much of the outputs of a process somebody has read.

@@ -112,7 +112,7 @@ func TestPastIsBounded(t *testing.T) {
 		}
 		close(p.done)
 		tab.add(p)
-		tab.ended(p)
+		tab.ended(p, &pb.ProcessEvent_EndEvent{})
 	}
 	if len(tab.past) != maxEnded || tab.past[0].pid != 11 {
 		t.Errorf("%d are kept, the oldest is %d", len(tab.past), tab.past[0].pid)
@@ -135,7 +135,7 @@ func TestPastIsBounded(t *testing.T) {
 		p := &proc{pid: 100_000 + i, out: newOutput(0), done: make(chan struct{})}
 		p.out.write(stdout, make([]byte, RingSize))
 		close(p.done)
-		tab.ended(p)
+		tab.ended(p, &pb.ProcessEvent_EndEvent{})
 	}
 	for _, p := range tab.past {
 		big += p.out.kept()

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"time"
 
 	"connectrpc.com/connect"
 	"golang.org/x/sys/unix"
@@ -111,6 +112,7 @@ func (r *Running) Next(ctx context.Context) (*pb.ProcessEvent, error) {
 	if r.sub == nil {
 		return nil, io.EOF
 	}
+	closing := false
 	for {
 		var e *pb.ProcessEvent
 		sent, end, err := sendNext(r.sub, func(data *pb.ProcessEvent) error {
@@ -126,13 +128,15 @@ func (r *Running) Next(ctx context.Context) (*pb.ProcessEvent, error) {
 			r.detach()
 			<-r.p.ended // it follows at once, and End knows nothing before
 			return &pb.ProcessEvent{Event: &pb.ProcessEvent_End{End: end}}, nil
+		case closing:
+			return nil, fault.New(connect.CodeUnavailable, "", "server is shutting down")
 		}
 		select {
 		case <-r.sub.wake:
 		case <-ctx.Done():
 			return nil, ended(ctx)
 		case <-r.svc.ctx.Done():
-			return nil, fault.New(connect.CodeUnavailable, "", "server is shutting down")
+			closing = true // what was ended by Shutdown has its end by now
 		}
 	}
 }
@@ -208,6 +212,47 @@ func (r *Running) Kill(ctx context.Context) error {
 		return err
 	}
 	return nil
+}
+
+// afterKill is how long the output may take that was printed before a kill.
+const afterKill = 5 * time.Second
+
+// KillWith kills the whole tree as soon as ctx ends, unless the process has ended
+// before, whatever the follower waits for then. The kill and the end of the process
+// that it brings cannot overtake each other: ask stop when there was an end.
+//
+// Follow is the context for Next meanwhile. It outlives ctx, so that the last output
+// is read, and ends where the kill has failed or that output takes too long. Stop
+// lifts this, waits for a kill under way and reports whether there was one; it is to
+// be called at least once, by one goroutine.
+func (r *Running) KillWith(ctx context.Context) (follow context.Context, stop func() (killed bool, err error)) {
+	follow, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var killed bool
+	var err error
+	done := make(chan struct{})
+	lift := context.AfterFunc(ctx, func() {
+		defer close(done)
+		select {
+		case <-r.p.ended:
+			return
+		default:
+		}
+		killed = true
+		if err = r.Kill(ctx); err != nil {
+			cancel()
+			return
+		}
+		late := time.AfterFunc(afterKill, cancel)
+		context.AfterFunc(follow, func() { late.Stop() })
+	})
+	return follow, func() (bool, error) {
+		defer cancel()
+		if lift() {
+			close(done)
+		}
+		<-done
+		return killed, err
+	}
 }
 
 // Close stops following. The process goes on, and is not held back any more by

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -119,5 +120,105 @@ func TestBeginRefuses(t *testing.T) {
 	cancel()
 	if _, err := s.Begin(over, shell("true")); err == nil {
 		t.Error("started for a request that is over")
+	}
+}
+
+// TestKillWith: what outruns its context is killed, whether or not somebody reads,
+// and its end does not pass for one of its own.
+func TestKillWith(t *testing.T) {
+	s := New(Options{})
+	defer s.Shutdown(t.Context())
+	for name, c := range map[string]struct {
+		script string
+		killed bool
+	}{
+		"endless output": {"exec yes", true},
+		"silence":        {"exec sleep 600", true},
+		"in time":        {"echo done", false},
+	} {
+		r, err := s.Begin(testUser(t), shell(c.script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		follow, stop := r.KillWith(ctx)
+		if !c.killed {
+			<-r.Done()
+		}
+		cancel()
+		if c.killed {
+			for !r.p.collected() { // nobody has read anything
+				time.Sleep(time.Millisecond)
+			}
+		}
+		for {
+			e, err := r.Next(follow)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if e.GetEnd() != nil {
+				break
+			}
+		}
+		for range 2 {
+			if killed, err := stop(); killed != c.killed || err != nil {
+				t.Errorf("%s: killed %v, %v", name, killed, err)
+			}
+		}
+		r.Close()
+	}
+}
+
+// TestEndOfServiceAfterEndOfProcess: the end of a process is told also where that of
+// the service is seen first.
+func TestEndOfServiceAfterEndOfProcess(t *testing.T) {
+	s := New(Options{})
+	defer s.Shutdown(t.Context())
+	p := &proc{out: newOutput(0), ended: make(chan struct{})}
+	r := &Running{svc: s, p: p, sub: p.out.subscribe()}
+	got := make(chan error, 2)
+	go func() {
+		_, err := r.Next(t.Context())
+		got <- err
+	}()
+	go func() {
+		got <- s.follow(t.Context(), p, p.out.subscribe(), time.Hour, func(*pb.ProcessEvent) error { return nil })
+	}()
+	time.Sleep(20 * time.Millisecond) // it waits, as a rule
+	p.out.mu.Lock()
+	s.cancel()
+	time.Sleep(20 * time.Millisecond) // and looks for more, as a rule
+	p.out.end = &pb.ProcessEvent_EndEvent{}
+	close(p.ended)
+	p.out.mu.Unlock()
+	for range 2 {
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestEndIsListedFirst: who has been told of an end finds it in the lists.
+func TestEndIsListedFirst(t *testing.T) {
+	s := New(Options{})
+	defer s.Shutdown(t.Context())
+	r, err := s.Begin(testUser(t), shell("read x"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	s.table.mu.Lock()
+	if err := r.CloseInput(t.Context()); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-r.Done():
+		t.Error("it has ended, and no list says so")
+	case <-time.After(200 * time.Millisecond):
+	}
+	s.table.mu.Unlock()
+	<-r.Done()
+	if i, err := s.Process(r.Pid()); err != nil || i.End == nil {
+		t.Errorf("got %+v, %v", i, err)
 	}
 }

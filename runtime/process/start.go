@@ -313,9 +313,10 @@ func (s *Service) attend(p *proc) {
 func (s *Service) finish(p *proc) {
 	p.count.close()
 	s.free(p) // before anybody learns of the end and starts the next one
-	p.out.finish(p.endEvent())
+	end := p.endEvent()
+	s.table.ended(p, end) // before anybody learns of the end and asks a list
+	p.out.finish(end)
 	close(p.ended)
-	s.table.ended(p)
 }
 
 // setOOMScore makes the kernel prefer commands over us when memory is short.

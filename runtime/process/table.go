@@ -49,15 +49,15 @@ func (t *table) add(p *proc) {
 	t.live[p.pid] = p
 }
 
-// ended moves p from the living to the past.
-func (t *table) ended(p *proc) {
+// ended moves p, which has ended so, from the living to the past.
+func (t *table) ended(p *proc, end *pb.ProcessEvent_EndEvent) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	// The number may belong to a later process already.
 	if t.live[p.pid] == p {
 		delete(t.live, p.pid)
 	}
-	t.recordLocked(p)
+	t.recordLocked(p, end)
 	kept := p.out.kept()
 	t.past = append(t.past, pastProc{p, time.Now(), kept})
 	t.bytes += kept

@@ -21,6 +21,9 @@ import (
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
+// slowLimit is long enough for a shell to begin, wherever.
+const slowLimit = 2 * time.Second
+
 // namedRig is a server with commands of both kinds.
 func namedRig(t testing.TB, change func(*Options)) *rig {
 	text := func(s string) *string { return &s }
@@ -35,7 +38,8 @@ func namedRig(t testing.TB, change func(*Options)) *rig {
 			"binary":  {Run: `printf 'a\303\250\377'`},
 			"env":     {Run: "env", Env: map[string]string{"LEVEL": "command"}},
 			"where":   {Run: "pwd", Cwd: "sub"},
-			"slow":    {Run: "sleep 100 & echo $! > pid; wait", Shell: true, Timeout: 300 * time.Millisecond},
+			"slow":    {Run: "sleep 100 & echo $! > pid; wait", Shell: true, Timeout: slowLimit},
+			"flood":   {Run: "echo $$ > pid; exec yes", Shell: true, Timeout: slowLimit},
 			"forever": {Run: "echo $$ > pid; echo up; sleep 100", Shell: true, Timeout: command.NoTimeout},
 			"secret":  {Run: "echo hidden", Hidden: true},
 			"gone":    {Run: "/no/such/program"},
@@ -59,7 +63,7 @@ func namedRig(t testing.TB, change func(*Options)) *rig {
 				return nil, ctx.Err()
 			}
 			return map[string]int{"sum": a.A + a.B}, nil
-		}, &command.RegisterOptions{Description: "adds", Timeout: 300 * time.Millisecond}),
+		}, &command.RegisterOptions{Description: "adds", Timeout: slowLimit}),
 		command.Register(r, "exec", func(ctx context.Context, _ struct{}) (string, error) {
 			out, err := (&command.Exec{Path: "sh", Args: []string{"-c", "echo $LEVEL-$X; exit 4"}, Env: map[string]string{"X": "function"}}).Run(ctx)
 			if err != nil {
@@ -130,9 +134,9 @@ func TestNamedCommands(t *testing.T) {
 		{"say", `["what"]`, 400, "E3006", "JSON object"},
 		{"add", `{"a":1,"b":2,"fail":"error"}`, 500, "E3015", "it does not add up"},
 		{"add", `{"a":1,"b":2,"fail":"panic"}`, 500, "E3015", "panic: too much"},
-		{"add", `{"a":1,"b":2,"fail":"hang"}`, 408, "E3001", "the timeout of 300ms passed"},
+		{"add", `{"a":1,"b":2,"fail":"hang"}`, 408, "E3001", "the timeout of 2s passed"},
 		{"odd", `{}`, 500, "E3015", "unsupported type"},
-		{"slow", `{}`, 408, "E3001", "the timeout of 300ms passed"},
+		{"slow", `{}`, 408, "E3001", "the timeout of 2s passed"},
 		{"gone", `{}`, 404, "E3007", "No such file"},
 		{"nope", `{}`, 404, "E3005", `no command "nope"; there are add, binary, `},
 	} {
@@ -202,7 +206,7 @@ func TestNamedCommandsAreListed(t *testing.T) {
 			}
 		}
 	}
-	if got, want := strings.Join(names, " "), "add binary died env exec forever gone odd say shell slow where"; got != want {
+	if got, want := strings.Join(names, " "), "add binary died env exec flood forever gone odd say shell slow where"; got != want {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
@@ -213,7 +217,7 @@ func TestNamedCommandEvents(t *testing.T) {
 	for _, c := range []struct{ name, args, want string }{
 		{"binary", `{}`, "start %|stdout {\"data\":\"aè�\",\"data_base64\":\"YcOo/w==\"}|exit {\"exit_code\":0}|"},
 		{"add", `{"a":1,"b":2}`, `result {"result":{"sum":3}}|`},
-		{"slow", `{}`, `start %|error {"code":"E3001","error":"the timeout of 300ms passed","status":408}|`},
+		{"slow", `{}`, `start %|error {"code":"E3001","error":"the timeout of 2s passed","status":408}|`},
 	} {
 		res, body := r.post(t, "/commands/"+c.name, c.args, "Accept", "text/event-stream")
 		if res.StatusCode != 200 || res.Header.Get("Content-Type") != "text/event-stream" {
@@ -255,6 +259,37 @@ func TestNamedCommandEndsWithItsCaller(t *testing.T) {
 	}
 	cancel()
 	waitGone(t, filepath.Join(r.opts.DefaultWorkDir, "pid"))
+}
+
+// A caller that takes nothing of the output does not lift the limit.
+func TestNamedCommandOfStalledCaller(t *testing.T) {
+	t.Parallel()
+	r := namedRig(t, nil)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://sandbox/commands/flood", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	res, err := r.http.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() && lines.Text() != "event: stdout" {
+	}
+	waitGone(t, filepath.Join(r.opts.DefaultWorkDir, "pid"))
+	// What was printed in time is still there, and last what ended it.
+	last := ""
+	for lines.Scan() {
+		if event, ok := strings.CutPrefix(lines.Text(), "event: "); ok {
+			last = event
+		}
+	}
+	if err := lines.Err(); err != nil || last != "error" {
+		t.Errorf("the last event is %q, %v", last, err)
+	}
 }
 
 func TestNamedCommandsSwitchedOff(t *testing.T) {

@@ -26,6 +26,7 @@ const (
 	pingEvery   = 30 * time.Second // of a WebSocket
 	pingTimeout = 30 * time.Second // until the client has answered
 	sendTimeout = 60 * time.Second // until the client has taken a message
+	lastWords   = time.Second      // for the end of a program when the API ends
 	inputQueue  = 8                // messages that a program need not have read
 )
 
@@ -86,7 +87,14 @@ func (a *API) attach(w http.ResponseWriter, r *http.Request) {
 	// A connection that was taken over does not end the request any more.
 	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
 	defer cancel()
-	defer context.AfterFunc(a.ctx, cancel)()
+	// With the API the programs have ended: how is still told.
+	defer context.AfterFunc(a.ctx, func() {
+		select {
+		case <-time.After(lastWords):
+			cancel()
+		case <-ctx.Done():
+		}
+	})()
 	t := &socket{session: s, conn: conn, run: s.run.Again(), input: make(chan []byte, inputQueue)}
 	defer t.run.Close()
 	var all sync.WaitGroup

@@ -7,6 +7,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -221,7 +223,7 @@ func TestAPITerminalLimit(t *testing.T) {
 // TestAPITerminalIdle: a terminal that nobody is attached to ends, one that somebody
 // is attached to does not.
 func TestAPITerminalIdle(t *testing.T) {
-	r := newRig(t, func(o *Options) { o.testOnlyTerminalIdle = 200 * time.Millisecond })
+	r := newRig(t, func(o *Options) { o.testOnlyTerminalIdle = 3 * time.Second }) // until one is attached
 	used := r.openTerminal(t, `{"shell":"/bin/sh"}`)
 	s := r.attach(t, used)
 	left := r.openTerminal(t, `{"shell":"/bin/sh"}`)
@@ -311,4 +313,34 @@ func TestAPITerminalHostile(t *testing.T) {
 	s = r.attach(t, term)
 	s.typed("echo still $((40+2))\n")
 	s.until("still 42")
+}
+
+// TestAPITerminalShutdown: clients are told how the program ended also when it is
+// the server that ends, after what they have not taken yet.
+func TestAPITerminalShutdown(t *testing.T) {
+	r := newRig(t, nil)
+	term := r.openTerminal(t, `{"shell":"/bin/sh"}`)
+	s := r.attach(t, term)
+	s.until(`"event":"started"`)
+	fifo := filepath.Join(t.TempDir(), "printed")
+	s.typed("head -c 400000 /dev/zero | tr '\\0' x; echo; mkfifo " + fifo + "; echo >" + fifo + "; sleep 600\n")
+	eventually(t, "it is printed", func() bool { _, err := os.Stat(fifo); return err == nil })
+	down := make(chan error, 1)
+	go func() { down <- r.Shutdown(t.Context()) }()
+	eventually(t, "terminals are refused", func() bool {
+		req, _ := http.NewRequestWithContext(t.Context(), "POST", "http://sandbox/pty/sessions", strings.NewReader("{}"))
+		res, err := r.http.Do(req)
+		if err != nil {
+			return true // it does not listen any more
+		}
+		res.Body.Close()
+		return res.StatusCode == http.StatusServiceUnavailable
+	})
+	s.until(`"exited"`)
+	if _, _, err := s.Read(t.Context()); websocket.CloseStatus(err) != websocket.StatusNormalClosure {
+		t.Errorf("got %v", err)
+	}
+	if err := <-down; err != nil {
+		t.Error(err)
+	}
 }

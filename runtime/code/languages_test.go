@@ -3,14 +3,18 @@
 package code
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/agent-sandbox/sandbox-go/runtime/account"
 	"github.com/agent-sandbox/sandbox-go/templates/model"
 )
 
@@ -233,5 +237,51 @@ func TestClientGone(t *testing.T) {
 	hangUp(t, ctx, cancel, srv.URL+"/execute", `{"code":"kept = 1\nprint('on')\nwhile True: pass"}`)
 	if a := l.py("kept"); a.main != "1" {
 		t.Errorf("got %+v", a)
+	}
+}
+
+// TestRemovedWhileItWaits: a stream of a cell that was told to wait says that the
+// context is gone, and ends as all do.
+func TestRemovedWhileItWaits(t *testing.T) {
+	need(t, "bash", "-c", "true")
+	l := newLab(t, model.Interpreter{})
+	l.beat = 20 * time.Millisecond
+	u := account.FromContext(l.ctx)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		l.runRow(w, r.WithContext(account.NewContext(r.Context(), u)))
+	}))
+	defer srv.Close()
+	c, err := l.Create(l.ctx, "bash", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.acquire(l.ctx, c); err != nil { // as a cell does
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(l.ctx, "POST", srv.URL, strings.NewReader(`{"code":"echo x","context_id":"`+c.ID+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Accept", "text/event-stream")
+	res, err := srv.Client().Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	lines := bufio.NewScanner(res.Body)
+	for lines.Scan() && lines.Text() != "event: keepalive" {
+	}
+	if err := l.Remove(c.ID); err != nil {
+		t.Error(err)
+	}
+	c.release(l.Service)
+	var events []string
+	for lines.Scan() {
+		if name, ok := strings.CutPrefix(lines.Text(), "event: "); ok && name != "keepalive" {
+			events = append(events, name)
+		}
+	}
+	if got := strings.Join(events, " "); got != "error end_of_execution" {
+		t.Errorf("got %q", got)
 	}
 }

@@ -28,7 +28,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // patience bounds what must happen; it costs nothing when things go well.
-const patience = 60 * time.Second
+const patience = 3 * time.Minute
 
 // lab is a service and the user it acts for.
 type lab struct {

@@ -144,7 +144,11 @@ func (s *Service) runRow(w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
 	if strings.Contains(r.Header.Get("Accept"), "text/event-stream") {
 		out := &sse{lines: lines{w: w, control: http.NewResponseController(w)}}
-		if err := s.Execute(ctx, cell, out.write); err != nil && !out.begun {
+		switch err := s.Execute(ctx, cell, out.write); {
+		case err == nil:
+		case out.begun:
+			waitedInVain(err, out.write)
+		default:
 			asJSON(w, failureOf(err))
 		}
 		return

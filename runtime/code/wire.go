@@ -193,13 +193,18 @@ func (s *Service) executeE2B(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case err == nil:
 	case out.begun: // it waited for its turn
-		f := failureOf(err)
-		ev := drivers.Failure("ContextError", f.Text)
-		_ = out.write(&ev)
-		_ = out.write(&Event{Type: eventEnd})
+		waitedInVain(err, out.write)
 	default:
 		text(w, failureOf(err))
 	}
+}
+
+// waitedInVain ends the stream of a cell that was told to wait and then not run.
+func waitedInVain(err error, write func(*Event) error) {
+	ev := drivers.Failure("ContextError", failureOf(err).Text)
+	// The client may be gone; there is nobody to tell.
+	_ = write(&ev)
+	_ = write(&Event{Type: eventEnd})
 }
 
 // lines writes events as lines of JSON, each at once.

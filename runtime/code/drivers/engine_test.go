@@ -125,3 +125,47 @@ func TestSlowNetwork(t *testing.T) {
 		<-e.Over()
 	})
 }
+
+// TestEndInTime: a cell that has ended is neither late nor lost, whatever is seen at
+// the same moment because a client was slow: its limit, or the end of the process.
+func TestEndInTime(t *testing.T) {
+	for name, meanwhile := range map[string]func(p *puppet){
+		"limit": func(*puppet) { time.Sleep(time.Minute) }, // of the clock of this test
+		"death": func(p *puppet) { p.Kill(context.Background()) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			for range 30 { // each takes one of the two first
+				e, p := startPuppet(t)
+				awake := make(chan struct{})
+				go func() {
+					r := p.request()
+					fmt.Fprintf(p.events, "{\"event\":\"count\",\"n\":1}\n")
+					synctest.Wait() // its client has the first event
+					p.output([]byte("out"+r.Marker), []byte(r.Marker))
+					fmt.Fprintf(p.events, "{\"event\":\"end\",\"id\":%q}\n", r.ID)
+					synctest.Wait()
+					meanwhile(p)
+					synctest.Wait()
+					close(awake)
+				}()
+				said := ""
+				alive := e.Run(t.Context(), &Cell{Code: "c", Timeout: time.Second}, func(ev *Event) {
+					if ev.Type == Count {
+						<-awake
+					}
+					if ev.Type != Keepalive {
+						said += ev.Type + ev.Name + ev.Text + " "
+					}
+				})
+				if want := Count + " " + Stdout + "out "; said != want {
+					t.Errorf("%s: got %q, want %q", name, said, want)
+				}
+				if name == "limit" && !alive {
+					t.Errorf("%s: it is said to be dead", name)
+				}
+				e.Kill("")
+				<-e.Over()
+			}
+		})
+	}
+}

@@ -67,6 +67,26 @@ func (e *Engine) Run(ctx context.Context, cell *Cell, say func(*Event)) (alive b
 		e.process.Interrupt(e.base, e.lang.Group)
 		group, kill = time.After(groupDelay), time.After(e.Grace)
 	}
+	end := func() {
+		ended, limit, group, kill, gone = true, nil, nil, nil, nil
+		if e.settled() {
+			notify(e.wake)
+		}
+		latest = time.Now().Add(outputLimit)
+		settle = time.After(markerLimit)
+	}
+	// inTime takes the end of the cell where it has come: what came at the same
+	// time, or was seen late because a client was slow, does not count then.
+	inTime := func() bool {
+		select {
+		case got := <-e.ends:
+			if got == id {
+				end()
+			}
+		default:
+		}
+		return ended
+	}
 	pass := func() {
 		for _, ev := range e.drain() {
 			if ev.Type != Error || !timedOut {
@@ -94,15 +114,9 @@ func (e *Engine) Run(ctx context.Context, cell *Cell, say func(*Event)) (alive b
 				settle = time.After(min(markerLimit, time.Until(latest)))
 			}
 		case got := <-e.ends:
-			if got != id {
-				continue
+			if got == id {
+				end()
 			}
-			ended, limit, group, kill, gone = true, nil, nil, nil, nil
-			if e.settled() {
-				notify(e.wake)
-			}
-			latest = time.Now().Add(outputLimit)
-			settle = time.After(markerLimit)
 		case <-settle:
 			finish()
 			timeoutEvent(cell, timedOut, "kept", say)
@@ -110,25 +124,33 @@ func (e *Engine) Run(ctx context.Context, cell *Cell, say func(*Event)) (alive b
 		case <-e.over:
 			<-sent
 			finish()
-			if timedOut {
+			switch {
+			case timedOut:
 				timeoutEvent(cell, true, "lost", say)
-				return false
+			case inTime(): // the next cell learns of the death
+			default:
+				ev := Failure("ContextDied", e.death())
+				say(&ev)
 			}
-			ev := Failure("ContextDied", e.death())
-			say(&ev)
 			return false
 		case <-limit:
-			timedOut = true
-			interrupt()
+			if !inTime() {
+				timedOut = true
+				interrupt()
+			}
 		case <-gone:
 			gone = nil
-			interrupt()
+			if !inTime() {
+				interrupt()
+			}
 		case <-group:
 			if !e.lang.Group {
 				e.process.Interrupt(e.base, true)
 			}
 		case <-kill:
-			e.Kill("it did not end when it was interrupted")
+			if !inTime() {
+				e.Kill("it did not end when it was interrupted")
+			}
 		case <-beat.C:
 			say(&Event{Type: Keepalive})
 			beat.Reset(e.Beat)

@@ -52,7 +52,7 @@ func TestAPICodeResults(t *testing.T) {
 		t.Skip(err)
 	}
 	r := newRig(t, nil)
-	a := r.call(t, "POST", "/code/run", `{"code":"while True: display('x' * 5000000)"}`)
+	a := r.call(t, "POST", "/code/run", `{"code":"while True: display('x' * 5000000)","timeout":300}`)
 	if a.status != http.StatusRequestEntityTooLarge || a.code != "E5010" {
 		t.Errorf("status %d %s, %d bytes", a.status, a.code, len(a.body))
 	}

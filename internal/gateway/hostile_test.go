@@ -28,9 +28,7 @@ func (f *fixture) raw(text string) (status int, body string) {
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(waitLimit))
-	if _, err := io.WriteString(c, text); err != nil {
-		return 0, ""
-	}
+	_, _ = io.WriteString(c, text) // the answer may come before all of it is taken
 	res, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil {
 		return 0, ""
@@ -101,7 +99,7 @@ func TestManyConnections(t *testing.T) {
 		n = int(limit.Cur / 3)
 		t.Logf("only %d connections: the descriptor limit is %d", n, limit.Cur)
 	}
-	f := start(t, t.TempDir(), Options{Provider: newFake()})
+	f := start(t, t.TempDir(), Options{Provider: newFake(), testOnlyClock: time.Minute}) // as long as it takes to make them
 	if f.s.limits.conns < n {
 		t.Fatalf("the gateway takes %d connections", f.s.limits.conns)
 	}
@@ -184,6 +182,26 @@ func TestNoRoom(t *testing.T) {
 	<-started
 	if status, body := f.raw("GET /health HTTP/1.1\r\nHost: x\r\n\r\n"); status != 429 || body != tooMany {
 		t.Errorf("%d %q", status, body)
+	}
+	close(goOn)
+	wg.Wait()
+}
+
+// A client that sends much when it is turned away is told so all the same.
+func TestNoRoomForMuch(t *testing.T) {
+	p := newFake()
+	f := start(t, t.TempDir(), Options{Provider: p, MaxConnections: 1})
+	goOn, started := make(chan struct{}), make(chan struct{})
+	p.onCreate = func() error { close(started); <-goOn; return nil }
+	var wg sync.WaitGroup
+	wg.Go(func() { f.do("POST", "/v2/sandboxes", `{}`) })
+	<-started
+	for i := range 20 {
+		r, err := f.try("POST", "/v2/sandboxes", strings.Repeat("x", 4<<20))
+		if err != nil || r.StatusCode != 429 || string(r.body) != tooMany {
+			t.Errorf("try %d: %+v, %v", i, r, err)
+			break
+		}
 	}
 	close(goOn)
 	wg.Wait()

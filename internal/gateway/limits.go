@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -19,7 +20,8 @@ const (
 	spareFiles    = 256 // for state, the provider and what it opens for a moment
 	minConns      = 64
 	perSandbox    = 1024 // requests under way to one sandbox, where there is room for four such
-	refuseTimeout = time.Second
+	refuseTimeout = 5 * time.Second
+	maxRefusals   = 64 // connections that are turned away with patience
 )
 
 // limits are the bounds in force.
@@ -56,7 +58,8 @@ func limitsFor(n int) limits {
 // the place of the one that has waited longest without a request being served;
 // so connections that say nothing, or say it slowly, keep nobody out.
 type connections struct {
-	max int
+	max      int
+	refusals chan struct{} // holds one value for each that is turned away with patience
 
 	mu   sync.Mutex
 	all  map[net.Conn]*connection
@@ -74,7 +77,7 @@ type connection struct {
 }
 
 func newConnections(n int) *connections {
-	return &connections{max: n, all: map[net.Conn]*connection{}, idle: list.New()}
+	return &connections{max: n, refusals: make(chan struct{}, maxRefusals), all: map[net.Conn]*connection{}, idle: list.New()}
 }
 
 // limitListener lets connections in as far as there is room.
@@ -101,7 +104,7 @@ func (cs *connections) admit(c net.Conn) bool {
 		front := cs.idle.Front()
 		if front == nil {
 			cs.mu.Unlock()
-			go turnAway(c) // soon: its writing is bounded
+			go cs.turnAway(c) // which ends soon
 			return false
 		}
 		victim := front.Value.(*connection)
@@ -157,14 +160,28 @@ func closeNow(c net.Conn) {
 
 const tooMany = `{"code":429,"message":"too many connections"}`
 
-// turnAway answers a connection for which there is no room.
-func turnAway(c net.Conn) {
+// turnAway answers a connection for which there is no room. Clients take no answer
+// for what they have not asked yet, and lose one when the connection is closed while
+// they send: so it waits for the request, and takes what comes for a while, unless
+// there are too many of them.
+func (cs *connections) turnAway(c net.Conn) {
 	defer closeNow(c)
 	if _, encrypted := c.(*tls.Conn); encrypted {
 		return
 	}
 	c.SetDeadline(time.Now().Add(refuseTimeout))
+	patient := false
+	select {
+	case cs.refusals <- struct{}{}:
+		defer func() { <-cs.refusals }()
+		patient = true
+		_, _ = c.Read(make([]byte, 1))
+	default:
+	}
 	c.Write([]byte("HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json; charset=utf-8\r\nConnection: close\r\nContent-Length: 45\r\n\r\n" + tooMany))
+	if half, ok := c.(interface{ CloseWrite() error }); ok && patient && half.CloseWrite() == nil {
+		_, _ = io.Copy(io.Discard, c) // until the client has closed it, or time is over
+	}
 }
 
 func (cs *connections) removeLocked(k *connection) {

@@ -173,7 +173,7 @@ func TestFullDisk(t *testing.T) {
 	p := &shaky{fake: newFake()}
 	f := start(t, t.TempDir(), Options{Provider: p})
 	sb := f.create(map[string]any{"timeout": 3600})
-	auto := f.create(map[string]any{"timeout": 1, "autoPause": true})
+	auto := f.create(map[string]any{"timeout": 3, "autoPause": true})
 	path := "/sandboxes/" + sb.SandboxID
 	again := f.full()
 	f.want(f.do("POST", path+"/pause", nil), 500)
@@ -215,7 +215,7 @@ func TestFullDisk(t *testing.T) {
 func TestPauseThatCannotBeUndone(t *testing.T) {
 	p := &shaky{fake: newFake()}
 	f := start(t, t.TempDir(), Options{Provider: p})
-	sb := f.create(map[string]any{"timeout": 2})
+	sb := f.create(map[string]any{"timeout": 5})
 	p.onPause = func() error {
 		p.set(nil, func(string) error { return errors.New("no") })
 		return errors.New("no")
@@ -256,17 +256,17 @@ func TestAutoPauseThatFails(t *testing.T) {
 		return nil
 	}
 	f := start(t, t.TempDir(), Options{Provider: p})
-	sb := f.create(map[string]any{"timeout": 1, "autoPause": true})
+	begin := time.Now()
+	sb := f.create(map[string]any{"timeout": 3, "autoPause": true})
 	b := f.s.boxes[sb.SandboxID]
 	open, _, done := b.enter(1)
 	defer done()
-	begin := time.Now()
 	eventually(t, "two tries failed", func() bool { return tries.Load() >= 2 })
 	if err := context.Cause(open); err != nil {
 		t.Errorf("cut off: %v", err)
 	}
 	eventually(t, "it is paused", func() bool { return b.phase() == phasePaused })
-	if n, took := tries.Load(), time.Since(begin); n != 4 || took < 7*time.Second {
+	if n, took := tries.Load(), time.Since(begin); n != 4 || took < (3+1+2+4)*time.Second {
 		t.Errorf("%d tries in %v", n, took)
 	}
 	eventually(t, "connections are cut", func() bool { return context.Cause(open) == errPausedNow })

@@ -160,7 +160,7 @@ func (f *fixture) stop() {
 		return
 	}
 	f.client.CloseIdleConnections()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	if err := f.s.Shutdown(ctx); err != nil {
 		f.t.Error(err)

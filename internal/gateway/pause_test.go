@@ -161,7 +161,7 @@ func TestExtensionAtTheLastMoment(t *testing.T) {
 	const n = 12
 	var ids []string
 	for range n {
-		ids = append(ids, f.create(map[string]any{"timeout": 30}).SandboxID)
+		ids = append(ids, f.create(map[string]any{"timeout": 300}).SandboxID)
 	}
 	ends := make(chan string, n)
 	begin := time.Now().Add(1100 * time.Millisecond)

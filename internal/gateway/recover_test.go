@@ -29,19 +29,21 @@ func TestRestart(t *testing.T) {
 	late := f.create(map[string]any{"autoPause": true, "timeout": 600})
 	f.run(a, "echo kept > file")
 	f.want(f.do("POST", "/sandboxes/"+b.SandboxID+"/pause", nil), 204)
-	f.want(f.do("POST", "/sandboxes/"+late.SandboxID+"/timeout", `{"timeout":1}`), 204)
 	before := f.detail(a.SandboxID)
 	other, err := f.s.Keys().Create("other")
 	if err != nil {
 		t.Fatal(err)
 	}
+	const left = 4 * time.Second // more than stopping takes
+	f.want(f.do("POST", "/sandboxes/"+late.SandboxID+"/timeout", fmt.Sprintf(`{"timeout":%d}`, int(left.Seconds()))), 204)
+	end := time.Now().Add(left)
 	f.stop()
 
 	ctx := context.Background()
 	if err := f.provider.Kill(ctx, dead.SandboxID); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Until(time.Now().Add(1100 * time.Millisecond))) // the end of late passes while nobody is there
+	time.Sleep(time.Until(end.Add(100 * time.Millisecond))) // the end of late passes while nobody is there
 	if sb, err := f.provider.Get(ctx, late.SandboxID); err != nil || sb.State != providers.StateRunning {
 		t.Fatalf("a sandbox that is to be paused at its end: %v, %v", sb, err)
 	}

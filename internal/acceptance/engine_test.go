@@ -47,7 +47,7 @@ func imageCommands(t *testing.T) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	for name, pkg := range map[string]string{"sandbox": "../../sandboxfn/cmd/sandbox", "sandboxd": "../../runtime/cmd/sandboxd"} {
-		if out, err := exec.Command("go", "build", "-o", filepath.Join(dir, name), pkg).CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, name), pkg).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}
@@ -92,7 +92,7 @@ func buildImage(t *testing.T, commands string) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "shell"), filepath.Join(dir, "src/main.go"))
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "shell"), filepath.Join(dir, "src/main.go"))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

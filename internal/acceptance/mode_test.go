@@ -14,7 +14,7 @@ import (
 // TestMode runs an example as a whole program without sandboxes, which it says.
 func TestMode(t *testing.T) {
 	program := filepath.Join(t.TempDir(), "words")
-	if out, err := exec.Command("go", "build", "-o", program, "../../examples/declarative/words").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", program, "../../examples/declarative/words").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	run := func(mode string) (stdout, stderr string, code int) {

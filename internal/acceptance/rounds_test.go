@@ -61,7 +61,7 @@ func TestKilledClient(t *testing.T) {
 func buildRounds(t *testing.T) string {
 	t.Helper()
 	prog := filepath.Join(t.TempDir(), "acceptance-rounds")
-	build := exec.Command("go", "build", "-o", prog, "./rounds")
+	build := exec.Command("go", "build", "-buildvcs=false", "-o", prog, "./rounds")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

@@ -414,7 +414,7 @@ func TestFirst(t *testing.T) {
 		t.Skip("no go command to build a large program with")
 	}
 	exe := filepath.Join(t.TempDir(), "large")
-	if out, err := exec.Command(goTool, "build", "-o", exe, "./testdata/large").CombinedOutput(); err != nil {
+	if out, err := exec.Command(goTool, "build", "-buildvcs=false", "-o", exe, "./testdata/large").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	cmd := exec.Command(exe)

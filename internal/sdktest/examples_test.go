@@ -51,7 +51,7 @@ func TestExamples(t *testing.T) {
 				t.Fatal(err)
 			}
 			binary := filepath.Join(t.TempDir(), e.name)
-			if out, err := exec.Command("go", "build", "-o", binary, dir).CombinedOutput(); err != nil {
+			if out, err := exec.Command("go", "build", "-buildvcs=false", "-o", binary, dir).CombinedOutput(); err != nil {
 				t.Fatalf("%v\n%s", err, out)
 			}
 			want, wantErr := runExample(t, binary, dir, e.args, e.code, local)

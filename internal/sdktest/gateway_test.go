@@ -30,7 +30,7 @@ const patience = 20 * time.Second
 // build compiles sandboxd once for all tests of a process.
 var build = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(binDir, "sandboxd")
-	out, err := exec.Command("go", "build", "-o", path, "../../runtime/cmd/sandboxd").CombinedOutput()
+	out, err := exec.Command("go", "build", "-buildvcs=false", "-o", path, "../../runtime/cmd/sandboxd").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("build sandboxd: %w\n%s", err, out)
 	}

@@ -128,7 +128,7 @@ func BenchmarkSandbox(b *testing.B) {
 func goBuild(b *testing.B, out, pkg string) {
 	b.Helper()
 	linked := out + ".linked"
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w", "-o", linked, pkg)
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w", "-o", linked, pkg)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if msg, err := cmd.CombinedOutput(); err != nil {
 		b.Skipf("build %s: %v: %s", pkg, err, msg)

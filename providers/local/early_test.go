@@ -27,7 +27,7 @@ func TestInitialisers(t *testing.T) {
 	for _, cgo := range []string{"0", "1"} {
 		t.Run("cgo"+cgo, func(t *testing.T) {
 			exe := filepath.Join(dir, "early"+cgo)
-			build := exec.Command(goTool, "build", "-o", exe, "-ldflags=-X github.com/agent-sandbox/sandbox-go/providers/local/testdata/early/aaa.Secret="+secret, "./testdata/early")
+			build := exec.Command(goTool, "build", "-buildvcs=false", "-o", exe, "-ldflags=-X github.com/agent-sandbox/sandbox-go/providers/local/testdata/early/aaa.Secret="+secret, "./testdata/early")
 			build.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
 			if out, err := build.CombinedOutput(); err != nil {
 				t.Skipf("cannot build: %v: %s", err, out)

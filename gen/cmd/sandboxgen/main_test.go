@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir)
 		tools = dir
-		cmd := exec.Command("go", "build", "-o", dir+string(filepath.Separator), ".", "../sandboxvet")
+		cmd := exec.Command("go", "build", "-buildvcs=false", "-o", dir+string(filepath.Separator), ".", "../sandboxvet")
 		cmd.Stderr = os.Stderr
 		if err := cmd.Run(); err != nil {
 			fmt.Fprintln(os.Stderr, "go build:", err)

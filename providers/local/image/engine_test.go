@@ -108,7 +108,7 @@ func newEngineBuild(t *testing.T, c engineCase) *engineBuild {
 		t.Skip(err)
 	}
 	b.write(t, "src/main.go", engineShell)
-	cmd := exec.Command("go", "build", "-o", filepath.Join(b.dir, "shell"), filepath.Join(b.dir, "src/main.go"))
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(b.dir, "shell"), filepath.Join(b.dir, "src/main.go"))
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

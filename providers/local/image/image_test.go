@@ -340,7 +340,7 @@ func TestScratchImage(t *testing.T) {
 	if err := os.WriteFile(src, []byte("package main\nimport (\"fmt\"; \"os\"; \"os/user\")\nfunc main() { u, err := user.Current(); fmt.Print(u.Username, err); os.WriteFile(\"/tmp/x\", nil, 0o644) }\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("go", "build", "-o", filepath.Join(dir, "prog"), src)
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, "prog"), src)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

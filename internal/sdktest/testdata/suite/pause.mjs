@@ -66,8 +66,9 @@ describe('pause and resume', () => {
   })
 
   test('pause instead of the end', async (t) => {
-    const sb = await sandbox(t, { timeoutMs: 1_500, lifecycle: { onTimeout: 'pause' } })
+    const sb = await sandbox(t, { timeoutMs: 60_000, lifecycle: { onTimeout: 'pause' } })
     await sb.files.write('kept', 'still')
+    await sb.setTimeout(1_000)
     await eventually('paused', async () => (await Sandbox.getInfo(sb.sandboxId)).state === 'paused')
     const again = await Sandbox.connect(sb.sandboxId, { timeoutMs: 60_000 })
     assert.equal(await again.files.read('kept'), 'still')

@@ -70,7 +70,7 @@ describe('pty', () => {
   })
 
   test('timeout', async () => {
-    const { pty } = await open({ timeoutMs: 500 })
+    const { pty } = await open({ timeoutMs: 2_000 })
     await rejects(within(20_000, 'timeout', pty.wait()), 'TimeoutError')
   })
 

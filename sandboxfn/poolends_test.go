@@ -26,10 +26,11 @@ type (
 )
 
 var (
-	endsBatch = DeclareBatch[int, int](Decl{Package: endsUnit, Name: "batch", Schema: "e1", Options: Options{Batch: 4, BatchWait: time.Millisecond}, Params: []Param{{Name: "n", Type: "int"}}})
-	endsBytes = Declare[int, io.ReadCloser](Decl{Package: endsUnit, Name: "bytes", Schema: "e2", Params: []Param{{Name: "n", Type: "int"}}})
-	endsClass = DeclareClass[endsParams](ClassDecl{Package: endsUnit, Name: "model", Schema: "e3"})
-	endsAdd   = DeclareMethod[int, int](endsClass, Decl{Package: endsUnit, Name: "model.add", Schema: "e4", Params: []Param{{Name: "n", Type: "int"}}})
+	endsBatch   = DeclareBatch[int, int](Decl{Package: endsUnit, Name: "batch", Schema: "e1", Options: Options{Batch: 4, BatchWait: time.Millisecond}, Params: []Param{{Name: "n", Type: "int"}}})
+	endsBytes   = Declare[int, io.ReadCloser](Decl{Package: endsUnit, Name: "bytes", Schema: "e2", Params: []Param{{Name: "n", Type: "int"}}})
+	endsBlocked = Declare[int, io.ReadCloser](Decl{Package: endsUnit, Name: "blocked", Schema: "e5", Params: []Param{{Name: "n", Type: "int"}}})
+	endsClass   = DeclareClass[endsParams](ClassDecl{Package: endsUnit, Name: "model", Schema: "e3"})
+	endsAdd     = DeclareMethod[int, int](endsClass, Decl{Package: endsUnit, Name: "model.add", Schema: "e4", Params: []Param{{Name: "n", Type: "int"}}})
 )
 
 func init() {
@@ -39,6 +40,11 @@ func init() {
 			return nil, nil
 		}
 		return io.NopCloser(strings.NewReader(strings.Repeat("x", n))), nil
+	})
+	Bind(endsBlocked, func(_ context.Context, n int) (io.ReadCloser, error) {
+		r, w := io.Pipe()
+		go w.Write(make([]byte, n)) // and no more
+		return r, nil
 	})
 	BindClass(endsClass, func(endsParams) *endsModel { return &endsModel{} }, nil, nil)
 	BindMethod(endsAdd, func(_ context.Context, m *endsModel, n int) (int, error) { m.sum += n; return m.sum, nil })
@@ -138,6 +144,40 @@ func TestReadersOfManyCalls(t *testing.T) {
 		}
 		return true
 	})
+}
+
+// A read that waits ends with the context of the call, and says so; with Close, it
+// says that.
+func TestReaderWaitsNoLonger(t *testing.T) {
+	ctx, _ := hereContext(t)
+	cause := errors.New("not wanted")
+	for range 100 {
+		for name, end := range map[string]func(context.CancelCauseFunc, io.Closer){
+			"context": func(cancel context.CancelCauseFunc, _ io.Closer) { cancel(cause) },
+			"close":   func(_ context.CancelCauseFunc, r io.Closer) { r.Close() },
+		} {
+			ctx, cancel := context.WithCancelCause(ctx)
+			r, err := endsBlocked.Call(ctx, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(r, make([]byte, 1)); err != nil {
+				t.Fatal(err)
+			}
+			got := make(chan error, 1)
+			go func() {
+				_, err := r.Read(make([]byte, 1))
+				got <- err
+			}()
+			end(cancel, r)
+			err = <-got
+			if ours := errors.Is(err, context.Canceled) && errors.Is(err, cause) && CodeOf(err) == "E9014"; ours != (name == "context") || err == nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			r.Close()
+			cancel(nil)
+		}
+	}
 }
 
 func TestOnceRead(t *testing.T) {

@@ -109,7 +109,7 @@ func (f StreamFunc[A, T]) Stream(ctx context.Context, args A) iter.Seq2[T, error
 			yield(zero, informed(err, CallInfo{Function: f.h.fn.id}))
 			return
 		}
-		defer s.leave()
+		defer s.leave(nil)
 		item := itemTuple[T](f.h.fn)
 		for {
 			p, ok, err := s.next()
@@ -186,7 +186,7 @@ type stream struct {
 	stop  <-chan struct{} // closed when the call must end: its context, its timeout, or end
 	end   context.CancelFunc
 
-	left atomic.Bool // by another goroutine than the one that reads
+	left atomic.Pointer[error] // why another goroutine than the one that reads has left; nil in it: it was closed
 
 	over bool  // there is nothing left of the call
 	err  error // then
@@ -319,8 +319,8 @@ func (c *stream) next() (envelope.Payload, bool, error) {
 			if len(m.Body) > 0 || len(m.Segments) > 0 {
 				return envelope.Payload{Body: m.Body, Segments: m.Segments}, true, nil
 			}
-		case c.left.Load():
-			c.leave()
+		case c.left.Load() != nil:
+			c.leave(*c.left.Load())
 			return envelope.Payload{}, false, c.err
 		case c.final == nil:
 			if err := c.await(); err != nil {
@@ -391,17 +391,25 @@ func (c *stream) finish() error {
 // errStreamLeft is why the function's context ends when its stream is left.
 var errStreamLeft = errors.New("the stream was left")
 
-// leave ends a call whose stream is not read to its end. It does not wait.
-func (c *stream) leave() {
+// leave ends a call whose stream is not read to its end, because of the end of its
+// context or, with a nil why, because it was closed. It does not wait.
+func (c *stream) leave(why error) {
 	if c.over {
 		return
 	}
-	c.over, c.err = true, errdefs.New("E9009", c.s.name, "the stream was closed")
+	c.over = true
 	c.end()
 	c.h.items.End()
-	c.w.sendCancel(c.h.id, errStreamLeft)
+	if why != nil {
+		c.err = c.l.trail.informed(why)
+		c.h.tellCancel(c.ctx)
+	} else {
+		c.err = errdefs.New("E9009", c.s.name, "the stream was closed")
+		why = errStreamLeft
+		c.w.sendCancel(c.h.id, why)
+	}
 	c.w.leave(c.ctx, c.s, c.h)
-	c.l.end(errStreamLeft)
+	c.l.end(why)
 }
 
 // bindReader makes fn, whose result is an io.ReadCloser, the function.
@@ -415,23 +423,28 @@ func bindReader[A any](f *function, fn func(context.Context, A) (io.ReadCloser, 
 		if err != nil || r == nil {
 			return None{}, err
 		}
+		closed := func() bool { return false } // by the end of the context
 		defer func() {
-			if bad := r.Close(); err == nil {
+			if bad := r.Close(); err == nil && !closed() {
 				err = bad
 			}
 		}()
 		s := worker.SenderOf(ctx)
 		if !s.Send(envelope.Payload{}) { // the function has returned
-			return None{}, context.Cause(ctx)
+			return None{}, ctx.Err()
 		}
 		stop := context.AfterFunc(ctx, func() { r.Close() }) // a read that blocks ends
-		defer stop()
-		return None{}, eachChunk(r, func(p envelope.Payload) error {
+		closed = sync.OnceValue(func() bool { return !stop() })
+		err = eachChunk(r, func(p envelope.Payload) error {
 			if !s.Send(p) {
-				return context.Cause(ctx)
+				return ctx.Err()
 			}
 			return nil
 		})
+		if closed() && err != nil { // whatever a reader says that was closed while it read
+			err = ctx.Err()
+		}
+		return None{}, err
 	})
 	f.run = inner.run
 }
@@ -495,13 +508,11 @@ func (r *streamReader) Close() error {
 	return nil
 }
 
-func (r *streamReader) end(err error) {
-	r.s.left.Store(true)
+// end leaves the stream. A read that waits finds out why, as does the next one.
+func (r *streamReader) end(why error) {
+	r.s.left.CompareAndSwap(nil, &why)
 	r.s.end()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.s.leave()
-	if err != nil && errdefs.CodeOf(r.s.err) == "E9009" {
-		r.s.err = err
-	}
+	r.s.leave(*r.s.left.Load())
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"slices"
 	"strings"
 	"sync"
@@ -33,7 +34,15 @@ var (
 	endsAdd     = DeclareMethod[int, int](endsClass, Decl{Package: endsUnit, Name: "model.add", Schema: "e4", Params: []Param{{Name: "n", Type: "int"}}})
 )
 
+var endsEndless = DeclareStream[int, int](Decl{Package: endsUnit, Name: "endless", Schema: "e6", Params: []Param{{Name: "n", Type: "int"}}})
+
 func init() {
+	BindStream(endsEndless, func(_ context.Context, n int) (iter.Seq2[int, error], error) {
+		return func(yield func(int, error) bool) {
+			for yield(n, nil) {
+			}
+		}, nil
+	})
 	BindBatch(endsBatch, func(_ context.Context, ns []int) ([]int, error) { return ns, nil })
 	Bind(endsBytes, func(_ context.Context, n int) (io.ReadCloser, error) {
 		if n < 0 {
@@ -176,6 +185,24 @@ func TestReaderWaitsNoLonger(t *testing.T) {
 			}
 			r.Close()
 			cancel(nil)
+		}
+	}
+}
+
+// A stream whose context ends with a cause says both, whether the function answers in
+// time or not.
+func TestStreamEndsWithCause(t *testing.T) {
+	ctx, _ := hereContext(t)
+	cause := errors.New("not wanted")
+	for range 50 {
+		ctx, cancel := context.WithCancelCause(ctx)
+		var last error
+		for _, err := range endsEndless.Stream(ctx, 1) {
+			cancel(cause)
+			last = err
+		}
+		if !errors.Is(last, context.Canceled) || !errors.Is(last, cause) || CodeOf(last) != "E9014" {
+			t.Fatalf("got %v", last)
 		}
 	}
 }

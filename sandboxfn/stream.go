@@ -54,7 +54,7 @@ func bindStream[A, T any](f *function, impl any, run func(context.Context, A) (i
 			more := s.Send(p)
 			p.Release()
 			if !more {
-				return None{}, context.Cause(ctx)
+				return None{}, ctx.Err()
 			}
 		}
 		return None{}, nil

@@ -1,11 +1,13 @@
 package sandboxfn
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/agent-sandbox/sandbox-go/sandboxfn/errdefs"
 )
@@ -38,6 +40,27 @@ func (r *run) feed() {
 	}
 }
 
+// inputAnswer is how long a request that sends input is still waited for when the
+// command has ended: perhaps because of what it sends.
+const inputAnswer = time.Second
+
+// answered is inputCtx for a request, whose answer the end of a command may overtake.
+// Where the command did not end by itself, nothing depends on the answer.
+func (r *run) answered() (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.inputCtx))
+	stop := context.AfterFunc(r.inputCtx, func() {
+		r.mu.Lock()
+		interrupted := r.stop != nil
+		r.mu.Unlock()
+		if r.end == nil || interrupted {
+			cancel()
+			return
+		}
+		time.AfterFunc(inputAnswer, cancel)
+	})
+	return ctx, func() { stop(); cancel() }
+}
+
 // inPipe is the writing end of a command's standard input.
 type inPipe struct {
 	c *Cmd
@@ -57,9 +80,15 @@ func (w *inPipe) Write(p []byte) (int, error) {
 		return 0, errdefs.Wrap("E3013", w.c.op(), "write after Close", io.ErrClosedPipe)
 	}
 	r, sent := w.c.run, 0
+	ctx, cancel := r.answered()
+	defer cancel()
 	for len(p) > 0 {
 		n := min(len(p), inputChunk)
-		if err := w.c.sb.envd.SendInput(r.inputCtx, r.stream.Pid(), p[:n]); err != nil {
+		err := r.inputCtx.Err()
+		if err == nil {
+			err = w.c.sb.envd.SendInput(ctx, r.stream.Pid(), p[:n])
+		}
+		if err != nil {
 			return sent, w.broken(err)
 		}
 		sent, p = sent+n, p[n:]
@@ -94,8 +123,8 @@ func (w *inPipe) Close() error {
 	return w.c.sb.explain(w.c.run.inputCtx, err)
 }
 
-// finish closes the pipe after the end of the command; writes in progress have
-// been cancelled with it.
+// finish closes the pipe after the end of the command, once writes in progress have
+// been answered or cancelled.
 func (w *inPipe) finish() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

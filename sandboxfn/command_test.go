@@ -427,6 +427,23 @@ func TestStdin(t *testing.T) {
 	})
 }
 
+// The last thing that a command reads has been taken, though the command ends
+// before that is said.
+func TestLastInput(t *testing.T) {
+	onEach(t, func(t *testing.T, sb *Sandbox) {
+		for range 100 {
+			cmd := sb.Shell(t.Context(), "read line")
+			in, err := cmd.StdinPipe()
+			must(t, err)
+			must(t, cmd.Start())
+			if _, err := io.WriteString(in, "line\n"); err != nil {
+				t.Errorf("got %v", err)
+			}
+			must(t, cmd.Wait())
+		}
+	})
+}
+
 type failing struct{ err error }
 
 func (f failing) Read([]byte) (int, error)  { return 0, f.err }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync/atomic"
 	"time"
 
 	"connectrpc.com/connect"
@@ -33,9 +34,11 @@ type Input struct {
 
 	lock   chan struct{} // held while writing; a channel, so that waiting can be given up
 	stream *connect.ClientStreamForClient[process.StreamInputRequest, process.StreamInputResponse]
-	beat   *time.Timer // sends a sign of life
+	beat   *time.Timer // sends a sign of life, which starts it anew
 	err    error       // why nothing can be written any more
 	closed bool
+
+	beating atomic.Bool // a sign of life waits for lock
 }
 
 // OpenInput prepares to write to pid: to its terminal, or to its standard input.
@@ -154,11 +157,15 @@ func (in *Input) say(m *process.StreamInputRequest) {
 
 // live shows the server, and what is in between, that the stream is in use.
 func (in *Input) live() {
-	select {
-	case in.lock <- struct{}{}:
-	default:
-		return // a Write does the same
+	if !in.beating.CompareAndSwap(false, true) {
+		return // one waits
 	}
+	select {
+	case in.lock <- struct{}{}: // after a Write, which may have been held up for long
+	case <-in.ctx.Done():
+		return
+	}
+	in.beating.Store(false)
 	defer func() { <-in.lock }()
 	if in.err == nil {
 		in.say(&process.StreamInputRequest{Event: &process.StreamInputRequest_Keepalive{Keepalive: &process.StreamInputRequest_KeepAlive{}}})

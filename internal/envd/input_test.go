@@ -130,8 +130,13 @@ func TestInputBeats(t *testing.T) {
 	if err := in.Write(t.Context(), []byte("x")); err != nil {
 		t.Fatal(err)
 	}
+	// Also after a Write that was held up for longer than that.
+	in.lock <- struct{}{}
+	time.Sleep(50 * time.Millisecond)
+	_, _, before, _ := s.state()
+	<-in.lock
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
-		if _, _, beats, _ := s.state(); beats >= 3 {
+		if _, _, beats, _ := s.state(); beats >= before+3 {
 			return
 		}
 		if time.Now().After(end) {

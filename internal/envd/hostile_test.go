@@ -261,7 +261,7 @@ func TestEndless(t *testing.T) {
 			runtime.ReadMemStats(&before)
 			start := time.Now()
 			_, _, err := run(c)
-			if err == nil || errdefs.CodeOf(err) == "" || time.Since(start) > 5*time.Second {
+			if err == nil || errdefs.CodeOf(err) == "" || time.Since(start) > time.Minute {
 				t.Errorf("start: %v after %v", err, time.Since(start))
 			}
 			if _, err := c.Stat(t.Context(), "x"); errdefs.CodeOf(err) == "" {
@@ -294,8 +294,12 @@ func TestRequestTimeout(t *testing.T) {
 	}
 }
 
+// transferPause is one of eight, all of which are longer than the request timeout.
+const transferPause = 300 * time.Millisecond
+
 // A transfer may take as long as it moves.
 func TestTransferOutlivesRequestTimeout(t *testing.T) {
+	t.Parallel()
 	c := clientOf(t, func(w http.ResponseWriter, r *http.Request) {
 		if r.Method == http.MethodPost {
 			io.Copy(io.Discard, r.Body)
@@ -306,9 +310,9 @@ func TestTransferOutlivesRequestTimeout(t *testing.T) {
 		for range 8 {
 			io.WriteString(w, "x")
 			w.(http.Flusher).Flush()
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(transferPause)
 		}
-	}, Options{RequestTimeout: 200 * time.Millisecond})
+	}, Options{RequestTimeout: 7 * transferPause})
 	b, err := c.ReadFile(t.Context(), "x", 0, -1)
 	if err != nil {
 		t.Fatal(err)
@@ -325,7 +329,7 @@ func TestTransferOutlivesRequestTimeout(t *testing.T) {
 type slowReader struct{ n int }
 
 func (r *slowReader) Read(p []byte) (int, error) {
-	time.Sleep(50 * time.Millisecond)
+	time.Sleep(transferPause)
 	if r.n--; r.n < 0 {
 		return 0, io.EOF
 	}
@@ -414,7 +418,7 @@ func TestKeepAlive(t *testing.T) {
 			for range 20 {
 				w.(http.Flusher).Flush()
 				select {
-				case <-time.After(50 * time.Millisecond):
+				case <-time.After(200 * time.Millisecond):
 				case <-r.Context().Done():
 					return
 				}
@@ -426,11 +430,11 @@ func TestKeepAlive(t *testing.T) {
 			w.Write(trailer("{}"))
 		}
 	}
-	if _, end, err := run(clientOf(t, quiet(true), Options{KeepAlive: 100 * time.Millisecond})); err != nil || end == nil {
+	if _, end, err := run(clientOf(t, quiet(true), Options{KeepAlive: time.Second})); err != nil || end == nil {
 		t.Errorf("lively: %v", err)
 	}
 	start := time.Now()
-	if _, _, err := run(clientOf(t, quiet(false), Options{KeepAlive: 100 * time.Millisecond})); errdefs.CodeOf(err) != "E5003" || time.Since(start) > 20*time.Second {
+	if _, _, err := run(clientOf(t, quiet(false), Options{KeepAlive: time.Second})); errdefs.CodeOf(err) != "E5003" || time.Since(start) > 20*time.Second {
 		t.Errorf("silent: %v after %v", err, time.Since(start))
 	}
 	if asked.Load() != "1" {
@@ -444,6 +448,8 @@ func TestKeepAlive(t *testing.T) {
 // A start that is given up before its answer ends what it started.
 func TestStartGivenUp(t *testing.T) {
 	var killed atomic.Int64
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
 	c := clientOf(t, func(w http.ResponseWriter, r *http.Request) {
 		if strings.HasSuffix(r.URL.Path, "/SendSignal") {
 			b, _ := io.ReadAll(r.Body)
@@ -455,15 +461,14 @@ func TestStartGivenUp(t *testing.T) {
 			return
 		}
 		io.Copy(io.Discard, r.Body)
+		cancel()
 		time.Sleep(200 * time.Millisecond)
 		w.Header().Set("Content-Type", "application/connect+proto")
 		w.Write(started(42))
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
 	}, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := c.Start(ctx, &StartOptions{Path: "x"}); !errors.Is(err, context.DeadlineExceeded) {
+	if _, err := c.Start(ctx, &StartOptions{Path: "x"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	if killed.Load() != 42 {

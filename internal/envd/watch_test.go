@@ -121,7 +121,7 @@ func stalled(left chan<- struct{}, parts ...[]byte) http.HandlerFunc {
 
 func TestWatchIsBoundedByLifeSigns(t *testing.T) {
 	left := make(chan struct{})
-	c := clientOf(t, stalled(left, watchSet), Options{KeepAlive: 30 * time.Millisecond})
+	c := clientOf(t, stalled(left, watchSet), Options{KeepAlive: 300 * time.Millisecond})
 	if _, err := changesOf(t.Context(), c); errdefs.CodeOf(err) != "E5003" {
 		t.Errorf("silent: got %v", err)
 	}
@@ -155,7 +155,7 @@ func TestWatchEndsWithItsContext(t *testing.T) {
 		}
 		stalled(left, watchSet)(w, r)
 	}, Options{})
-	ctx, cancel = context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if _, err := changesOf(ctx, c); errdefs.CodeOf(err) != "E5002" || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)

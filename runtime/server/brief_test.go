@@ -74,17 +74,14 @@ func TestBriefOutput(t *testing.T) {
 func TestBriefHeir(t *testing.T) {
 	r := newRig(t, nil)
 	mark := t.TempDir() + "/done"
-	began := time.Now()
-	res, err := r.run(t.Context(), &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: "/bin/sh", Args: []string{
-		"-c", "(sleep 0.5; head -c 200000 /dev/zero && echo late >" + mark + ") & exit 4"}}, Stdin: new(bool)})
+	script, release := held(t, "head -c 200000 /dev/zero && echo late >"+mark)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	res, err := r.run(ctx, &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: "/bin/sh", Args: []string{"-c", script + " & exit 4"}}, Stdin: new(bool)})
 	if err != nil || res.end.GetExitCode() != 4 || res.stdout != "" {
 		t.Fatalf("%+v, %v", res, err)
 	}
-	if d := time.Since(began); d > 400*time.Millisecond {
-		t.Errorf("its end came after %v", d)
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	release()
 	for exec.CommandContext(ctx, "test", "-s", mark).Run() != nil {
 		if ctx.Err() != nil {
 			t.Fatal("what it left was ended, or waits for a reader")
@@ -97,8 +94,8 @@ func TestBriefHeir(t *testing.T) {
 // told of at once.
 func TestBriefStart(t *testing.T) {
 	r := newRig(t, nil)
-	for _, script := range []string{"exec sleep 20", "echo first; exec sleep 20"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	for _, script := range []string{"exec sleep 600", "echo first; exec sleep 600"} {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		_, err := r.runWith(ctx, &pb.StartRequest{Process: &pb.ProcessConfig{Cmd: "/bin/sh", Args: []string{"-c", script}}, Stdin: new(bool)},
 			func(pid uint32, out string) {
 				if pid != 0 && (out == "first\n" || !strings.Contains(script, "first")) {

@@ -39,9 +39,9 @@ func codeOf(err error) string {
 // eventually waits until cond holds.
 func eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(3 * time.Minute); !cond(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("after a minute still not: %s", what)
+			t.Fatalf("after three minutes still not: %s", what)
 		}
 	}
 }
@@ -49,15 +49,18 @@ func eventually(t testing.TB, what string, cond func() bool) {
 func TestEndFollowsTheProcess(t *testing.T) {
 	r := newRig(t, nil)
 	mark := filepath.Join(t.TempDir(), "lives")
-	began := time.Now()
-	// The child prints long after the end; a closed pipe would kill it.
-	res, err := r.run(t.Context(), sh("(for i in 1 2 3 4 5; do sleep 0.6; echo line || exit; done; touch "+mark+") & echo started"))
+	script, release := held(t, "for i in 1 2 3 4 5; do sleep 0.2; echo line || exit; done; touch "+mark)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	// The child prints after the end; a closed pipe would kill it.
+	res, err := r.run(ctx, sh(script+" & echo started"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if res.stdout != "started\n" || res.end.GetExitCode() != 0 || time.Since(began) > 2500*time.Millisecond {
-		t.Errorf("got %q, %v after %v", res.stdout, res.end, time.Since(began))
+	if res.stdout != "started\n" || res.end.GetExitCode() != 0 {
+		t.Errorf("got %q, %v", res.stdout, res.end)
 	}
+	release()
 	eventually(t, "the child has printed all its lines", func() bool {
 		_, err := os.Stat(mark)
 		return err == nil
@@ -67,11 +70,16 @@ func TestEndFollowsTheProcess(t *testing.T) {
 func TestDeadlineEndsTheTree(t *testing.T) {
 	r := newRig(t, nil)
 	late := filepath.Join(t.TempDir(), "late")
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-	defer cancel()
-	res, err := r.run(ctx, sh("trap '' TERM; echo begun; (trap '' TERM; sleep 1; touch "+late+") & sleep 60"))
-	if connect.CodeOf(err) != connect.CodeDeadlineExceeded || res == nil || res.stdout != "begun\n" {
-		t.Errorf("got %+v, %v", res, err)
+	for limit := 500 * time.Millisecond; ; limit *= 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		res, err := r.run(ctx, sh(fmt.Sprintf("trap '' TERM; echo begun; (trap '' TERM; sleep %g; touch %s) & sleep 600", (limit+500*time.Millisecond).Seconds(), late)))
+		if res != nil && res.stdout == "begun\n" && connect.CodeOf(err) == connect.CodeDeadlineExceeded {
+			break
+		}
+		if connect.CodeOf(err) != connect.CodeDeadlineExceeded || limit > 20*time.Second {
+			t.Fatalf("got %+v, %v", res, err)
+		}
 	}
 	time.Sleep(1200 * time.Millisecond)
 	if _, err := os.Stat(late); err == nil {
@@ -456,8 +464,9 @@ func TestSlowReaderHoldsTheProcessBack(t *testing.T) {
 func TestKeepalive(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
-	res, err := r.run(t.Context(), sh("sleep 2.5; echo done"), "Keepalive-Ping-Interval", "1")
-	if err != nil || res.keepalives != 2 || res.stdout != "done\n" {
+	began := time.Now()
+	res, err := r.run(t.Context(), sh("sleep 3.5; echo done"), "Keepalive-Ping-Interval", "1")
+	if err != nil || res.keepalives < 2 || res.keepalives > int(time.Since(began)/time.Second) || res.stdout != "done\n" {
 		t.Errorf("got %+v, %v", res, err)
 	}
 }
@@ -608,7 +617,7 @@ func TestShutdownEndsDaemonsToo(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the daemon runs", func() bool { return countProcesses(t, "sleep\x004216") == 1 })
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := s.Shutdown(ctx); err != nil {
 		t.Error(err)

@@ -225,16 +225,7 @@ func (p *replay) await(j int, ms float64) {
 	deadline := time.Now().Add(5 * time.Second)
 	for time.Now().Before(deadline) {
 		a.mu.Lock()
-		got := a.raw
-		n := 0
-		for {
-			_, _, rest, ok := cutEnvelope(got)
-			if !ok {
-				break
-			}
-			got = rest
-			n++
-		}
+		n := envelopes(a.raw)
 		a.mu.Unlock()
 		if n >= min(want, 2) {
 			return
@@ -243,14 +234,23 @@ func (p *replay) await(j int, ms float64) {
 	}
 }
 
+// envelopes is how many there are.
+func envelopes(raw []byte) (n int) {
+	for {
+		_, _, rest, ok := cutEnvelope(raw)
+		if !ok {
+			return n
+		}
+		raw = rest
+		n++
+	}
+}
+
 func (p *replay) send(i int) {
 	e, a := p.rec.Exchanges[i], p.answers[i]
-	ctx := p.t.Context()
-	if strings.Contains(e.OrderNotes, "the client closed the connection") {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, max(500*time.Millisecond, time.Duration(e.Timing.EndMs-e.Timing.StartMs)*time.Millisecond))
-		defer cancel()
-	}
+	began, took := time.Now(), time.Duration(e.Timing.EndMs-e.Timing.StartMs)*time.Millisecond
+	ctx, cancel := context.WithCancel(p.t.Context())
+	defer cancel()
 	payload := p.withOurPids(e)
 	req, err := http.NewRequestWithContext(ctx, e.Method, "http://localhost"+e.Path, bytes.NewReader(payload))
 	if err != nil {
@@ -270,13 +270,22 @@ func (p *replay) send(i int) {
 	}
 	defer resp.Body.Close()
 	a.status, a.header = resp.StatusCode, resp.Header
+	leaves := strings.Contains(e.OrderNotes, "the client closed the connection")
+	if leaves {
+		defer time.AfterFunc(5*time.Second+took, cancel).Stop() // at the latest
+	}
 	buf := make([]byte, 64<<10)
 	for {
 		n, err := resp.Body.Read(buf)
 		a.mu.Lock()
 		a.raw = append(a.raw, buf[:n]...)
 		p.learnPid(i, a.raw)
+		whole := e.Response != nil && envelopes(a.raw) >= len(e.Response.Frames)
 		a.mu.Unlock()
+		if leaves && whole {
+			leaves = false
+			defer time.AfterFunc(time.Until(began.Add(took)), cancel).Stop()
+		}
 		if err != nil {
 			if err != io.EOF && ctx.Err() == nil {
 				p.t.Errorf("exchange %d: body: %v", i, err)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"golang.org/x/sys/unix"
 
 	fspb "github.com/agent-sandbox/sandbox-go/internal/pb/filesystem"
 	"github.com/agent-sandbox/sandbox-go/internal/pb/filesystem/filesystemconnect"
@@ -210,5 +211,25 @@ func TestClosedByDefault(t *testing.T) {
 	}
 	if err := s.Shutdown(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// held is a subshell that runs script once it is released.
+func held(t testing.TB, script string) (subshell string, release func()) {
+	t.Helper()
+	fifo := filepath.Join(t.TempDir(), "go")
+	if err := unix.Mkfifo(fifo, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	return "(read x <" + fifo + "; " + script + ")", func() {
+		t.Helper()
+		f, err := os.OpenFile(fifo, os.O_RDWR, 0) // it waits for nobody
+		if err == nil {
+			t.Cleanup(func() { f.Close() })
+			_, err = f.WriteString("go\n")
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -82,7 +82,7 @@ func TestLostAndCancelled(t *testing.T) {
 func TestNeverReady(t *testing.T) {
 	c := newCloud(t, e2bcloud.Behaviour{NeverReady: true})
 	p := openE2B(t, v1(), to(c.URL, c.Key))
-	p.testOnlyReadyLimit = 300 * time.Millisecond
+	p.testOnlyReadyLimit = 3 * time.Second // enough for an answer
 	_, err := p.Create(t.Context(), providers.CreateRequest{RequestID: "r"})
 	if !errors.Is(err, errdefs.ErrNotReady) || !strings.Contains(err.Error(), "last answer 502 from 127.0.0.1") {
 		t.Error(err)

@@ -218,7 +218,8 @@ func (s *clientSuite) ends() {
 
 // background: a detached command can be found again and followed.
 func (s *clientSuite) background() {
-	cmd := s.sb.Shell(s.t.Context(), `sleep 1; echo later; exit 5`)
+	goOn := s.dir() + "/on"
+	cmd := s.sb.Shell(s.t.Context(), "until [ -e "+goOn+" ]; do sleep 0.1; done; echo later; exit 5")
 	cmd.Detach = true
 	s.must(cmd.Start())
 	list, err := s.sb.Processes(s.t.Context())
@@ -231,9 +232,13 @@ func (s *clientSuite) background() {
 		s.t.Errorf("process %d is not in the list %+v", cmd.Process.Pid, list)
 	}
 	follow := s.sb.Attach(s.t.Context(), cmd.Process.Pid)
-	out, err := follow.Output()
-	if exit, ok := errors.AsType[*sandboxfn.ExitError](err); !ok || exit.ExitCode != 5 || !strings.HasSuffix(string(out), "later\n") {
-		s.t.Errorf("followed: %q, %v", out, err)
+	var out bytes.Buffer
+	follow.Stdout = &out
+	s.must(follow.Start())
+	s.must(s.sb.FS(s.t.Context()).WriteFile(goOn, nil, 0o644))
+	err = follow.Wait()
+	if exit, ok := errors.AsType[*sandboxfn.ExitError](err); !ok || exit.ExitCode != 5 || out.String() != "later\n" {
+		s.t.Errorf("followed: %q, %v", &out, err)
 	}
 	if exit, ok := errors.AsType[*sandboxfn.ExitError](cmd.Wait()); !ok || exit.ExitCode != 5 {
 		s.t.Errorf("waited: %+v", exit)

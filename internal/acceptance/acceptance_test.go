@@ -150,7 +150,7 @@ func TestGrace(t *testing.T) {
 	defer cancel()
 	start := time.Now()
 	_, err := fns.Sleep(ctx, time.Second, true, mark)
-	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 3*time.Second {
+	if took := time.Since(start); !errors.Is(err, context.DeadlineExceeded) || took > 20*time.Second {
 		t.Errorf("%v after %v", err, took)
 	}
 }

@@ -1,12 +1,12 @@
 package acceptance
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -51,7 +51,7 @@ func (s *spans) Join(ctx context.Context, _ map[string]string) context.Context {
 // TestObserved looks at everything there is to see of a call in a sandbox.
 func TestObserved(t *testing.T) {
 	sbtest.NeedSandbox(t)
-	var logs bytes.Buffer
+	var logs safeBuffer
 	traced := &spans{}
 	c, err := sandboxfn.NewClient(&sandboxfn.ClientOptions{
 		Logger: slog.New(slog.NewJSONHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug})),
@@ -69,9 +69,9 @@ func TestObserved(t *testing.T) {
 	find := func(msg string) map[string]any {
 		t.Helper()
 		var found map[string]any
-		for line := range bytes.Lines(logs.Bytes()) {
+		for line := range strings.Lines(logs.String()) {
 			m := map[string]any{}
-			if err := json.Unmarshal(line, &m); err != nil {
+			if err := json.Unmarshal([]byte(line), &m); err != nil {
 				t.Fatal(err)
 			}
 			if m["msg"] == msg {
@@ -79,7 +79,7 @@ func TestObserved(t *testing.T) {
 			}
 		}
 		if found == nil {
-			t.Fatalf("no record %q:\n%s", msg, &logs)
+			t.Fatalf("no record %q:\n%s", msg, logs.String())
 		}
 		return found
 	}
@@ -92,10 +92,12 @@ func TestObserved(t *testing.T) {
 			t.Errorf("%s: %v in the function's record, %v in ours", key, hello[key], ended[key])
 		}
 	}
-	slices.Sort(traced.got)
+	traced.mu.Lock()
+	spans := slices.Sorted(slices.Values(traced.got))
+	traced.mu.Unlock()
 	want := []string{"/sandbox.call", "sandbox.call/sandbox.run", "sandbox.call/sandbox.start", "sandbox.start/sandbox.upload"}
-	if !slices.Equal(traced.got, want) {
-		t.Errorf("spans %v, want %v", traced.got, want)
+	if !slices.Equal(spans, want) {
+		t.Errorf("spans %v, want %v", spans, want)
 	}
 	_, err = tell.Call(ctx, "bad")
 	i, ok := sandboxfn.InfoFrom(err)

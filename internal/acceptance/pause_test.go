@@ -27,7 +27,7 @@ func TestPauseDuringCall(t *testing.T) {
 		}
 		before[i.ID] = true
 	}
-	const call = 2 * time.Second
+	const call = 4 * time.Second // time enough to find its sandbox
 	go func() {
 		slept, err := f.Call(t.Context(), fns.SleepArgs{D: call})
 		done <- result{slept, err}

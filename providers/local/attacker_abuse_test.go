@@ -140,7 +140,7 @@ func threadBomb(a *attacker) {
 			select {}
 		}()
 	}
-	time.Sleep(2 * time.Second)
+	time.Sleep(20 * time.Second)
 	fmt.Println("survived")
 }
 

@@ -221,7 +221,7 @@ func TestDetached(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, _ := sh(t, sb, "for i in 1 2 3 4 5; do n=$(cat /proc/[0-9]*/comm | grep -c sleep); [ $n = 1 ] && break; sleep 0.2; done; echo $n")
+	out, _ := sh(t, sb, "i=0; until n=$(cat /proc/[0-9]*/comm | grep -c sleep); [ $n = 1 ] || [ $((i+=1)) = 100 ]; do sleep 0.2; done; echo $n")
 	if out != "1\n" {
 		t.Errorf("the daemon of the first client is gone: %q", out)
 	}
@@ -259,7 +259,7 @@ func TestRestart(t *testing.T) {
 	if err := syscall.Kill(s.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(100 * time.Millisecond)
+	checkEnded(t, []int{s.PID})
 	p := openProvider(t, root)
 	page, err := p.List(t.Context(), providers.ListRequest{})
 	if err != nil || len(page.Sandboxes) != 2 {

@@ -70,14 +70,15 @@ func TestGuardEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			start := time.Now() // its lifetime begins after that
 			if err := cmd.Start(); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := out.Read(make([]byte, 1)); err != io.EOF {
 				t.Fatal(err)
 			}
-			start := time.Now()
 			if why == endClient {
+				start = time.Now()
 				in.Close()
 			}
 			done := make(chan error, 1)
@@ -209,7 +210,9 @@ func (g *target) attackMeanwhile(t *testing.T, user, attack string, args ...stri
 // A stopped command that runs its program is none of the guard's business.
 func TestGuardSparesCommands(t *testing.T) {
 	sb := create(t, testProvider(t), providers.CreateRequest{})
-	out, _ := sh(t, sb, "sh -c 'kill -STOP $$; echo no' & sleep 0.3; /bin/true; grep -c '^State:.T' /proc/$!/status; kill -9 $!")
+	out, _ := sh(t, sb, `sh -c 'kill -STOP $$; echo no' &
+		i=0; until grep -q '^State:.T' /proc/$!/status || [ $((i+=1)) = 200 ]; do sleep 0.1; done
+		sleep 0.3; /bin/true; grep -c '^State:.T' /proc/$!/status; kill -9 $!`)
 	if strings.TrimSpace(out) != "1" {
 		t.Errorf("%q", out)
 	}

@@ -243,8 +243,11 @@ func TestGVisorEnds(t *testing.T) {
 	needGVisor(t)
 	t.Run("lifetime", func(t *testing.T) {
 		p := testProvider(t)
-		sb := gvisorSandbox(t, p, providers.CreateRequest{Lifetime: 3 * time.Second})
+		sb := gvisorSandbox(t, p, providers.CreateRequest{})
 		pids := hostPids(t, p, sb.ID)
+		if _, err := p.SetLifetime(t.Context(), sb.ID, minLifetime); err != nil {
+			t.Fatal(err)
+		}
 		eventually(t, "it expires", func() bool {
 			_, err := p.Get(t.Context(), sb.ID)
 			return errdefs.CodeOf(err) == "E2021"

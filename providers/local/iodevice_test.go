@@ -72,13 +72,18 @@ func TestDiskRates(t *testing.T) {
 		{"read", "dd if=/data/big of=/dev/null bs=1M iflag=direct"},
 	} {
 		took := map[*providers.Sandbox]time.Duration{}
-		for _, s := range []*providers.Sandbox{free, sb} {
-			start := time.Now()
-			out, end := sh(t, s, c.script+" 2>&1")
-			if !end.Exited || strings.Contains(out, "Invalid argument") {
-				t.Skip("no direct access to files here: ", out)
+		for range 5 { // others use the disk, too
+			for _, s := range []*providers.Sandbox{free, sb} {
+				start := time.Now()
+				out, end := sh(t, s, c.script+" 2>&1")
+				if !end.Exited || strings.Contains(out, "Invalid argument") {
+					t.Skip("no direct access to files here: ", out)
+				}
+				took[s] = time.Since(start)
 			}
-			took[s] = time.Since(start)
+			if took[free] <= took[sb] {
+				break
+			}
 		}
 		t.Logf("%s: %v, without a limit %v", c.name, took[sb], took[free])
 		if took[sb] < time.Second {

@@ -4,6 +4,7 @@ package local
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -16,6 +17,8 @@ import (
 // held is what a process holds.
 type held struct{ descriptors, goroutines, children, mounts int }
 
+// count counts what this process holds. Of the mounts, which all programs of the
+// machine make and remove, those below the directories of the test count.
 func count(t *testing.T) held {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
@@ -26,7 +29,7 @@ func count(t *testing.T) held {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return held{len(fds), runtime.NumGoroutine(), len(childrenOf(os.Getpid())), strings.Count(string(mounts), "\n")}
+	return held{len(fds), runtime.NumGoroutine(), len(childrenOf(os.Getpid())), strings.Count(string(mounts), " "+filepath.Dir(t.TempDir())+"/")}
 }
 
 func (h held) within(o held) bool {
@@ -37,7 +40,7 @@ func (h held) within(o held) bool {
 func checkReturned(t *testing.T, before held) {
 	t.Helper()
 	after := count(t)
-	for deadline := time.Now().Add(5 * time.Second); !after.within(before) && time.Now().Before(deadline); after = count(t) {
+	for deadline := time.Now().Add(20 * time.Second); !after.within(before) && time.Now().Before(deadline); after = count(t) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	if !after.within(before) {

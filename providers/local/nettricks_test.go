@@ -127,7 +127,7 @@ func (k *tricker) direct() {
 			if err == nil && out != "" {
 				k.breach("%s answers %q", k.at(addr, port), out)
 			}
-			if time.Since(start) > 2*time.Second {
+			if time.Since(start) > 4*time.Second { // less than it would be waited for
 				k.breach("%s takes %v to fail", addr, time.Since(start))
 			}
 		}
@@ -365,8 +365,14 @@ func (k *tricker) questions() {
 		t.Write(append([]byte{0xff, 0xff}, make([]byte, 100<<10)...))
 		t.Close()
 	}
-	time.Sleep(100 * time.Millisecond)
-	if m, err := ask("udp", question("good.test.", dnsmessage.TypeAAAA)); err != nil || m.RCode != 0 {
+	// While the nonsense fills the socket a question may be lost: it is asked again.
+	var m dnsmessage.Message
+	for range 5 {
+		if m, err = ask("udp", question("good.test.", dnsmessage.TypeAAAA)); err == nil {
+			break
+		}
+	}
+	if err != nil || m.RCode != 0 {
 		k.breach("after nonsense: %+v, %v", m, err)
 	}
 }

@@ -38,7 +38,8 @@ type runResponse struct {
 	Results  []map[string]any `json:"results"`
 	Error    *runError        `json:"error,omitempty"`
 
-	size int // of Results
+	size int  // of Results
+	late bool // its time was over
 }
 
 // errResults is that there are more than one answer can hold.
@@ -162,7 +163,7 @@ func (s *Service) runRow(w http.ResponseWriter, r *http.Request) {
 		asJSON(w, failureOf(errResults))
 		return
 	}
-	if res.Error != nil && res.Error.Name == "TimeoutError" {
+	if res.late {
 		asJSON(w, &Failure{http.StatusRequestTimeout, "E3001", res.Error.Value})
 		return
 	}
@@ -186,7 +187,7 @@ func (res *runResponse) add(e *Event) error {
 	case eventCount:
 		res.Count = e.Count
 	case eventError:
-		res.ExitCode, res.Error = 1, &runError{e.Name, e.Value, e.Traceback}
+		res.ExitCode, res.Error, res.late = 1, &runError{e.Name, e.Value, e.Traceback}, e.Late
 	}
 	return nil
 }

@@ -58,6 +58,23 @@ func TestAPICodeResults(t *testing.T) {
 	}
 }
 
+// TestAPICodeOwnTimeout: a program's own error of that name is not that its time was
+// over.
+func TestAPICodeOwnTimeout(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip(err)
+	}
+	r := newRig(t, nil)
+	var a codeAnswer
+	r.call(t, "POST", "/code/run", `{"code":"raise TimeoutError('mine')"}`).into(t, &a)
+	if a.ExitCode != 1 || a.Error == nil || a.Error.Name != "TimeoutError" || a.Error.Value != "mine" {
+		t.Errorf("got %+v", a)
+	}
+	if a := r.call(t, "POST", "/code/run", `{"code":"import time; time.sleep(60)","timeout":1}`); a.status != 408 || a.code != "E3001" {
+		t.Errorf("%d %s", a.status, a.code)
+	}
+}
+
 // TestAPICode runs code once, and in a context that keeps its state.
 func TestAPICode(t *testing.T) {
 	needBash(t)

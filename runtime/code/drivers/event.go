@@ -20,6 +20,7 @@ type Event struct {
 	Name      string         // of an error, like the next two
 	Value     string
 	Traceback string
+	Late      bool // an error that says that the time of the cell was over; not on the wire
 }
 
 // The types of events.

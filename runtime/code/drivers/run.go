@@ -161,6 +161,7 @@ func (e *Engine) Run(ctx context.Context, cell *Cell, say func(*Event)) (alive b
 func timeoutEvent(cell *Cell, timedOut bool, state string, say func(*Event)) {
 	if timedOut {
 		ev := Failure("TimeoutError", fmt.Sprintf("the cell took longer than %v; the state of the context was %s", cell.Timeout, state))
+		ev.Late = true // programs have errors of that name, too
 		say(&ev)
 	}
 }

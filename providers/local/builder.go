@@ -245,7 +245,9 @@ func (b *builder) setPurpose() {
 		DiskMiB: o.limits.scratch >> 20, Processes: o.limits.processes,
 		DiskRead: o.limits.diskRead, DiskWrite: o.limits.diskWrite}
 	b.saved.Detached, b.saved.User = o.Detached, o.User
-	b.saved.Compiled, b.conf.Template = o.template, o.template
+	if b.saved.Compiled = o.template; o.template != nil {
+		b.conf.Template, _ = json.Marshal(o.template) // as it will be once more for the file
+	}
 	b.conf.purpose = purpose{Env: o.allow.environment(o.Env), User: o.User, WorkDir: o.WorkDir, Detached: o.Detached, Deadline: bootAfter(o.Lifetime)}
 	b.conf.Request, _ = json.Marshal(o.again) // as requestDigest has done
 	b.saved.fileSet = fileSet{Layers: o.layers, Places: savePlaces(o.places), Mapping: o.mapping}

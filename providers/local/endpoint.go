@@ -70,11 +70,16 @@ func (b *builder) knock(ctx context.Context) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := io.WriteString(c, healthRequest); err != nil {
+	if err := knock(c); err != nil {
 		c.Close()
 		return nil, err
 	}
 	return c, nil
+}
+
+func knock(c net.Conn) error {
+	_, err := io.WriteString(c, healthRequest)
+	return err
 }
 
 // answered waits for the answer to knock.

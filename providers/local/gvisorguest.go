@@ -38,7 +38,10 @@ func serveGuest(in *inside, conf serveConfig, log *slog.Logger) error {
 	endless := &life{deadline: math.MaxInt64}
 	go serveControl(requests, &controller{token: conf.Token, life: endless, pause: pause, usage: &usageMeter{}, log: log})
 	spawn := groupSpawner(in, groups)
-	opts := runtimeOptions(in, conf, pause, spawn, groups, nil, log)
+	opts, err := runtimeOptions(in, conf, pause, spawn, groups, nil, log)
+	if err != nil {
+		return err
+	}
 	opts.CommandOOMScore = 0 // its kernel ends nobody for want of memory
 	srv, err := server.New(opts)
 	if err != nil {

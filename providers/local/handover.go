@@ -105,7 +105,7 @@ func rehearse(srv *server.Server, p purpose) error {
 	if err != nil {
 		return err
 	}
-	srv.Prepare()
+	srv.Prepare(0)
 	l := &oneConn{conn: theirs, done: make(chan struct{})}
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()

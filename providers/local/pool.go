@@ -5,7 +5,9 @@ package local
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -59,6 +61,7 @@ type spare struct {
 	b     *builder
 	until time.Time
 	view  *hostView
+	conn  net.Conn // to its runtime, which does not accept it before it has its purpose
 }
 
 // A fill is a construction for the pool.
@@ -303,8 +306,12 @@ func (pl *pool) build(ctx context.Context, t *tree, o *order) (_ *spare, err err
 	if err := b.reserve(); err != nil {
 		return nil, err
 	}
+	conn, err := b.e.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
 	view.look(b.spec)
-	return &spare{b: b, view: view}, nil
+	return &spare{b: b, view: view, conn: conn}, nil
 }
 
 // create gives a creation a sandbox that waits; nil: there is none, or none
@@ -318,18 +325,18 @@ func (pl *pool) create(ctx context.Context, o *order) (*providers.Sandbox, error
 		if s == nil {
 			return nil, nil
 		}
-		if s.usable() {
-			sb, err := s.assign(ctx, o)
-			if err == nil {
-				return sb, nil
-			}
-			if ctx.Err() != nil {
-				return nil, cancelled(ctx, "create sandbox")
-			}
-			pl.p.log.DebugContext(ctx, "a sandbox built ahead did not answer", "sandbox_id", s.b.e.id, "err", err)
+		if hungUp(s.b.handover) {
+			s.drop()
 			continue
 		}
-		s.drop()
+		sb, err := s.assign(ctx, o)
+		if err == nil {
+			return sb, nil
+		}
+		if ctx.Err() != nil {
+			return nil, cancelled(ctx, "create sandbox")
+		}
+		pl.p.log.DebugContext(ctx, "a sandbox built ahead was of no use", "sandbox_id", s.b.e.id, "err", err)
 	}
 }
 
@@ -379,16 +386,15 @@ func (pl *pool) close() {
 	pl.wakeLocked()
 }
 
-// usable reports whether init lives and the sandbox shows what the machine has.
-func (s *spare) usable() bool {
-	return !hungUp(s.b.handover) && s.view.unchanged()
-}
+// errStale is that the machine has changed since a sandbox was built.
+var errStale = errors.New("it does not show what the machine has now")
 
 // assign gives the sandbox its purpose. On an error nothing of it is left.
 func (s *spare) assign(ctx context.Context, o *order) (_ *providers.Sandbox, err error) {
 	b := s.b
 	defer b.e.close()
 	defer s.view.close()
+	defer s.conn.Close()
 	given := *o
 	given.id, given.groups = b.e.id, b.o.groups
 	b.o, b.spare = &given, false
@@ -399,24 +405,26 @@ func (s *spare) assign(ctx context.Context, o *order) (_ *providers.Sandbox, err
 		}
 	}()
 	b.setPurpose()
-	conn, err := b.knock(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
 	if err := sendPurpose(b.handover, b.conf.purpose); err != nil {
 		return nil, err
 	}
+	if err := knock(s.conn); err != nil {
+		return nil, err
+	}
 	// While init gets ready. It ends with us until complete has let it go.
+	if !s.view.unchanged() {
+		return nil, errStale
+	}
 	if err := b.saveConfig(); err != nil {
 		return nil, err
 	}
-	return b.complete(ctx, conn)
+	return b.complete(ctx, s.conn)
 }
 
 // drop removes the sandbox.
 func (s *spare) drop() {
 	s.view.close()
+	s.conn.Close()
 	s.b.handover.Close()
 	if err := s.b.undo(); err != nil {
 		s.b.p.log.Warn("remains of a sandbox not removed", "sandbox_id", s.b.e.id, "err", err)

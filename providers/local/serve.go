@@ -16,6 +16,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -40,7 +41,7 @@ type serveConfig struct {
 	Woken        bool            `json:"woken,omitempty"`         // it had hibernated
 	GVisor       *gvisorConfig   `json:"gvisor,omitempty"`        // nil: commands run here
 	Inside       bool            `json:"inside,omitempty"`        // this is the guest of such an init
-	Template     *model.Template `json:"template,omitempty"`      // that was built for it
+	Template     json.RawMessage `json:"template,omitempty"`      // that was built for it: a model.Template, which takes long to read
 	Listeners    []string        `json:"listeners,omitempty"`     // of the network, that init keeps
 	Threads      int             `json:"threads,omitempty"`       // that init keeps for itself
 	purpose
@@ -64,6 +65,9 @@ const (
 	extraLease
 	extraGroups
 )
+
+// preparePause keeps what few need out of the way of the first command.
+const preparePause = 100 * time.Millisecond
 
 // commandOOMScore makes the kernel kill a command before init.
 const commandOOMScore = 500
@@ -103,7 +107,10 @@ func serveInside(in *inside, log *slog.Logger) error {
 	}
 	pause := &pauser{freezer: frost}
 	watch := newScratchWatch(in.scratch, conf.Disk, pause, log)
-	opts := runtimeOptions(in, conf, pause, groupSpawner(in, groups), groups, watch, log)
+	opts, err := runtimeOptions(in, conf, pause, groupSpawner(in, groups), groups, watch, log)
+	if err != nil {
+		return err
+	}
 	owner, err := ownerOf(in.lock)
 	if err != nil {
 		return err
@@ -162,7 +169,7 @@ func serveInside(in *inside, log *slog.Logger) error {
 		go func() { // beside the first answer
 			in.settle()
 			keepThreads(conf.Threads)
-			srv.Prepare()
+			srv.Prepare(preparePause)
 		}()
 	}
 	err = srv.Serve(l)
@@ -185,7 +192,13 @@ func fileGroups(in *inside, conf serveConfig) (map[string][]*os.File, error) {
 }
 
 // runtimeOptions is how the runtime runs as pid 1.
-func runtimeOptions(in *inside, conf serveConfig, pause *pauser, spawn process.Spawner, groups map[string][]*os.File, watch *scratchWatch, log *slog.Logger) *server.Options {
+func runtimeOptions(in *inside, conf serveConfig, pause *pauser, spawn process.Spawner, groups map[string][]*os.File, watch *scratchWatch, log *slog.Logger) (*server.Options, error) {
+	var template *model.Template
+	if conf.Template != nil {
+		if err := json.Unmarshal(conf.Template, &template); err != nil {
+			return nil, fmt.Errorf("read the template: %w", err)
+		}
+	}
 	return &server.Options{
 		Token:           conf.Token,
 		Env:             sandboxEnv(conf),
@@ -200,9 +213,9 @@ func runtimeOptions(in *inside, conf serveConfig, pause *pauser, spawn process.S
 		Room:            watch.asker(),
 		CommandOOMScore: commandOOMScore,
 		Usage:           insideMetrics(conf, &usageMeter{watch: watch}),
-		Template:        conf.Template,
+		Template:        template,
 		Logger:          log,
-	}
+	}, nil
 }
 
 // sandboxEnv adds the variables that mark the inside of a sandbox.

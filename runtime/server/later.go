@@ -5,6 +5,7 @@ package server
 import (
 	"net/http"
 	"sync"
+	"time"
 )
 
 // later is the handler that build returns, which is called once: by the first
@@ -16,10 +17,14 @@ func (s *Server) later(build func() http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { h().ServeHTTP(w, r) })
 }
 
-// Prepare makes what the first calls would have to wait for. It may be called while
-// the server serves, and need not be called at all.
-func (s *Server) Prepare() {
-	for _, f := range s.prepare {
+// Prepare makes what the first calls would have to wait for: what commands and files
+// need, and after a pause the HTTP API, which takes longer than a command. It may be
+// called while the server serves, and need not be called at all.
+func (s *Server) Prepare(pause time.Duration) {
+	for i, f := range s.prepare {
+		if i == len(s.prepare)-1 {
+			time.Sleep(pause)
+		}
 		f()
 	}
 }

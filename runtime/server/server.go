@@ -220,7 +220,7 @@ func (s *Server) routes(users *account.Book) http.Handler {
 	mux.Handle("/files/compose", s.named("file_ops.upload", s.files.Compose().ServeHTTP))
 	mux.HandleFunc("/sandbox/channels/{id}", only(http.MethodPost, s.named("functions.call", s.channels.park)))
 	mux.HandleFunc("/sandbox/ports/{port}", only(http.MethodPost, s.named("ports.connect", s.tunnels.connect)))
-	api := s.later(func() http.Handler { return s.routeAPI(users) })
+	api := s.later(func() http.Handler { return s.routeAPI(users) }) // the last one, see Prepare
 	mux.Handle("DELETE /files", api)
 	mux.Handle("/", api)
 	return authenticate(s.opts.Token, whilePaused(s.opts.Paused, patient(s.cells(mux))))

@@ -57,13 +57,14 @@ func main() {
 // Cases of a round; each is a time.
 const (
 	casePlain      = "plain"          // fork, exec and wait of /bin/true
+	casePlainTurn  = "plain in turns" // the same, in turns with the next one and nothing else
+	caseCommand    = "command"        // /bin/true in a sandbox that runs, for a client that has run one before
 	casePlainEcho  = "plain echo"     // start of the echo server to its answer
 	caseBwrap      = "bwrap"          // /bin/true below bwrap
 	caseBwrapEcho  = "bwrap echo"     // the echo server below bwrap, to its answer
 	caseCreate     = "create"         // a sandbox, to the first answer of its runtime
 	caseCreateTrue = "create+run"     // a sandbox, /bin/true in it, until its end is known
 	caseCreateEnd  = "create+run+end" // the same, until nothing is left: create+run and destroy in one
-	caseCommand    = "command"        // /bin/true in a sandbox that runs, for a client that has run one before
 	caseDestroy    = "destroy"        // until nothing is left
 	casePool       = "from the pool"  // a sandbox that waits, to the first answer of its runtime
 	caseRunc       = "runc"           // /bin/true in a container of runc, and of crun
@@ -109,11 +110,11 @@ func BenchmarkSandbox(b *testing.B) {
 			ratio("create/bwrap-echo", caseCreate, caseBwrapEcho)
 			ratio("create/plain-echo", caseCreate, casePlainEcho)
 			ratio("destroy/bwrap", caseDestroy, caseBwrap)
-			ratio("command/plain", caseCommand, casePlain)
+			ratio("command/plain", caseCommand, casePlainTurn)
 			ratio("pool/plain-echo", casePool, casePlainEcho)
 			ratio("runc/bwrap", caseRunc, caseBwrap)
 			ratio("crun/bwrap", caseCrun, caseBwrap)
-			for _, c := range []string{casePlain, casePlainEcho, caseBwrap, caseBwrapEcho, caseCreate, caseCreateTrue, caseCreateEnd, caseCommand, caseDestroy, casePool, caseRunc, caseCrun} {
+			for _, c := range []string{casePlain, casePlainEcho, caseBwrap, caseBwrapEcho, caseCreate, caseCreateTrue, caseCreateEnd, casePlainTurn, caseCommand, caseDestroy, casePool, caseRunc, caseCrun} {
 				if m[c].Best == 0 {
 					b.Logf("%-15s not measured: it is not installed, or does not run here", c)
 					continue
@@ -208,12 +209,12 @@ func measureRole() error {
 	}
 	defer client.Close()
 	var inner, ahead, ran *providers.Sandbox
+	plain := func() error { return exec.Command("/bin/true").Run() }
 	cases := []benchCase{
-		{casePlain, func() error { return exec.Command("/bin/true").Run() }},
+		{casePlain, plain},
 		{casePlainEcho, func() error { return firstAnswer(exec.Command(echo)) }},
 		{caseCreate, func() (err error) { inner, err = p.Create(ctx, providers.CreateRequest{}); return err }},
 		{caseDestroy, func() error { return p.Kill(ctx, inner.ID) }},
-		{caseCommand, func() error { _, _, err := commandOf(ctx, client, "", "/bin/true"); return err }},
 		{caseCreateTrue, func() (err error) {
 			if ran, err = p.Create(ctx, providers.CreateRequest{}); err == nil {
 				_, _, err = command(ctx, ran, "/bin/true")
@@ -265,6 +266,24 @@ func measureRole() error {
 				if err := pooled.awaitSpare(); err != nil {
 					return err
 				}
+			}
+		}
+	}
+	// By themselves: the kernel takes namespaces and control groups down after their
+	// last process has ended, at the cost of whatever comes next.
+	turns := []benchCase{
+		{casePlainTurn, plain},
+		{caseCommand, func() error { _, _, err := commandOf(ctx, client, "", "/bin/true"); return err }},
+	}
+	time.Sleep(100 * time.Millisecond)
+	for i := range 10 * rounds {
+		for _, c := range turns {
+			start := time.Now()
+			if err := c.run(); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+			if i > rounds {
+				times[c.name] = append(times[c.name], time.Since(start))
 			}
 		}
 	}

@@ -32,7 +32,7 @@ func TestKillFindsOrphans(t *testing.T) {
 			t.Error(err)
 		}
 		for pid := 1; pid > 0; { // those that we have taken over
-			pid, err = unix.Wait4(-1, nil, unix.WNOHANG, nil)
+			pid, _ = unix.Wait4(-1, nil, unix.WNOHANG, nil)
 		}
 		return
 	}

@@ -152,7 +152,7 @@ func (r *reaper) stranger(pid int) *proc {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	// A start that failed collects its child itself.
-	if deadChild() != pid {
+	if !isDead(pid) {
 		return nil
 	}
 	p := r.known[pid]
@@ -196,6 +196,18 @@ func deadChild() int {
 		case unix.EINTR:
 		default:
 			return 0
+		}
+	}
+}
+
+// isDead reports whether this child has died and was not collected. Which one
+// deadChild finds of several is up to the kernel: it need not be the same twice.
+func isDead(pid int) bool {
+	for {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+		if err != unix.EINTR {
+			return err == nil && siginfoPid(&info) == pid && !stops(&info)
 		}
 	}
 }

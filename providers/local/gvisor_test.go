@@ -327,47 +327,6 @@ func TestGVisorEnds(t *testing.T) {
 	})
 }
 
-// Each sandbox in gVisor has its limits.
-func TestGVisorLimits(t *testing.T) {
-	needGVisor(t)
-	p := testProvider(t)
-	sb := gvisorSandbox(t, p, providers.CreateRequest{Resources: providers.Resources{MemoryMiB: 384, DiskMiB: 16, Processes: 40}})
-	t.Run("processes", func(t *testing.T) {
-		out, _ := sh(t, sb, "exec 2>&1; i=0; while [ $i -lt 60 ]; do sleep 100 & i=$((i+1)); done; echo done")
-		if !strings.Contains(out, "Cannot fork") && !strings.Contains(out, "Resource temporarily unavailable") || strings.Contains(out, "done") {
-			t.Errorf("60 processes: %q", out)
-		}
-	})
-	eventually(t, "processes end", func() bool {
-		// It may end its own shell, too, and does not start before there is room for that.
-		_, _, _ = shell(t.Context(), sb, "kill -KILL -1")
-		out, _, err := shell(t.Context(), sb, "ls -d /proc/[0-9]* | wc -l")
-		return err == nil && out != "" && len(strings.TrimSpace(out)) == 1
-	})
-	t.Run("disk", func(t *testing.T) {
-		out, end := sh(t, sb, "cd /tmp; dd if=/dev/zero of=big bs=1M count=15 2>&1 && dd if=/dev/zero of=more bs=1M count=8 2>&1; e=$?; rm -f big more; exit $e")
-		if end.ExitCode == 0 || !strings.Contains(out, "No space left") {
-			t.Errorf("%+v %s", end, out)
-		}
-	})
-	t.Run("memory", func(t *testing.T) {
-		if p.groups().mechanism(limitMemory) == "" {
-			t.Skip("no control group")
-		}
-		_, end, err := shell(t.Context(), sb, "x=a; while :; do x=$x$x; done")
-		if err == nil && end.ExitCode != 0 {
-			return // it ended alone
-		}
-		eventually(t, "the end is known", func() bool {
-			_, err = p.Get(t.Context(), sb.ID)
-			return err != nil
-		})
-		if errdefs.CodeOf(err) != "E2023" || !strings.Contains(err.Error(), "memory") {
-			t.Error(err)
-		}
-	})
-}
-
 // A volume is shared with native sandboxes, and keeps its owners.
 func TestGVisorVolumes(t *testing.T) {
 	needGVisor(t)

@@ -219,7 +219,7 @@ func planGuest(s *launchSpec) *nsinit.Program {
 	p.scratch()
 	p.guestArtifacts()
 	p.guestVolumes()
-	p.guestGroup()
+	p.guestGroups()
 	p.guestDev()
 	p.guestProc()
 	p.detach("sys") // below it lie the files that the tree has
@@ -257,17 +257,35 @@ func (p *planner) guestVolumes() {
 	}
 }
 
-// guestGroup makes a control group of the guest's kernel that limits the number
-// of processes. It exists as long as its file is open, which needs no mount.
-func (p *planner) guestGroup() {
+// guestGroupKinds are the files of control groups that pid 1 of a guest has. The
+// groups have the names of the kinds.
+var guestGroupKinds = []string{groupWork, groupInit}
+
+// guestGroups makes control groups of the guest's kernel that limit the number of
+// processes: as on this machine with version 2 one for init, one for commands, and
+// one around both. They are held by their open files and by init, which needs no
+// mount. Groups of version 1 would not do: gVisor asks only one of the hierarchies
+// that a process is in, whichever it meets first.
+func (p *planner) guestGroups() {
+	n := p.s.gvisor.processes
+	set := func(file, text string) { p.write("dev/sandbox/"+file, 0, text) }
 	p.detach("dev")
-	p.mount("mount the control groups", "cgroup", "dev", "cgroup", noDevSuid|unix.MS_NOEXEC, "pids")
-	p.add("make a control group", unix.SYS_MKDIRAT, atCwd, nsinit.Str("dev/commands"), nsinit.Int(0o755))
-	// The thread that starts commands is in there.
-	p.write("dev/commands/pids.max", 0, strconv.FormatInt(p.s.gvisor.processes+1, 10))
-	p.add("open the control group", unix.SYS_OPENAT, atCwd, nsinit.Str("dev/commands/tasks"), nsinit.Int(unix.O_WRONLY|unix.O_CLOEXEC), nsinit.Int(0))
-	p.store()
-	p.opened = append(p.opened, nsinit.File{Name: fdExtra + "0", FD: nsinit.Opened(p.reg)})
+	p.mount("mount the control groups", "cgroup", "dev", "cgroup2", noDevSuid|unix.MS_NOEXEC, "nsdelegate")
+	p.mkdir("dev/sandbox/init", 0o755)
+	set("cgroup.subtree_control", "+pids")
+	p.mkdir("dev/sandbox/work", 0o755)
+	set("pids.max", strconv.FormatInt(n+spareTasks, 10))
+	set("work/pids.max", strconv.FormatInt(n, 10))
+	set("init/cgroup.procs", "0")
+	for i, group := range guestGroupKinds {
+		flags := unix.O_WRONLY
+		if group == groupInit {
+			flags = unix.O_RDONLY
+		}
+		p.add("open the control group "+group, unix.SYS_OPENAT, atCwd, nsinit.Str("dev/sandbox/"+group+"/cgroup.procs"), nsinit.Int(flags|unix.O_CLOEXEC), nsinit.Int(0))
+		p.store()
+		p.opened = append(p.opened, nsinit.File{Name: fdExtra + strconv.Itoa(i), FD: nsinit.Opened(p.reg)})
+	}
 	p.detach("dev")
 }
 

@@ -37,7 +37,7 @@ type gvisorConfig struct {
 // guestOf returns what init starts the guest of s with, in which the runtime
 // serves with conf.
 func (s *launchSpec) guestOf(conf serveConfig) (*gvisorConfig, error) {
-	conf.Inside, conf.Freezer, conf.Groups = true, bySignals, []string{groupTask}
+	conf.Inside, conf.Freezer, conf.Groups = true, bySignals, guestGroupKinds
 	if conf.Memory > 0 {
 		// The guest's kernel holds the memory of all its processes, so this
 		// machine's could only end all of them. The one that takes too much has to
@@ -229,7 +229,7 @@ const guestID = "guest"
 func runscArgs() []string {
 	return []string{
 		"runsc", "--root=" + gvisorDir + "/root", "--platform=" + gvisorPlatform,
-		"--network=none", "--overlay2=none", "--ignore-cgroups", "--host-settings=ignore", "--host-uds=none",
+		"--network=none", "--overlay2=none", "--ignore-cgroups", "--in-sandbox-cgroup=v2", "--host-settings=ignore", "--host-uds=none",
 		"run", "--bundle=" + gvisorDir + "/bundle",
 		"--pass-fd=3:3", "--pass-fd=4:4", "--pass-fd=5:5", "--exec-fd=6",
 		guestID,

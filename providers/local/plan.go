@@ -476,10 +476,8 @@ func (p *planner) lock() {
 		p.becomeRoot()
 	}
 	p.keyring()
-	if !p.guest { // the guest's kernel has groups of its own only
-		// After init was moved to its control groups, so that their paths are hidden.
-		p.add("enter a cgroup namespace", unix.SYS_UNSHARE, nsinit.Int(unix.CLONE_NEWCGROUP))
-	}
+	// After init was moved to its control groups, so that their paths are hidden.
+	p.add("enter a cgroup namespace", unix.SYS_UNSHARE, nsinit.Int(unix.CLONE_NEWCGROUP))
 	p.prctl("set no_new_privs", unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 	p.prctl("clear ambient capabilities", unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
 	p.bound()

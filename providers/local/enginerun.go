@@ -198,26 +198,17 @@ func (r *engineRun) containers() (ids []string, err error) {
 	return ids, err
 }
 
-// endSteps ends steps that run on, in containers of the build. A folder with their
-// configuration is among the temporary ones while they do, and has their name. Their
-// name of the machine is the beginning of the container's.
+// endSteps ends steps that run on, in containers of the build, and removes what they
+// are described in.
 func (r *engineRun) endSteps(ctx context.Context, containers []string) error {
-	found, err := filepath.Glob(filepath.Join(r.temporary, "buildah*", "config.json"))
-	if err != nil || r.runtime == "" {
-		return err
+	if r.runtime == "" {
+		return nil
 	}
-	var errs []error
-	for _, f := range found {
-		var about struct{ Hostname string }
-		if !readEngine(f, &about) || !slices.ContainsFunc(containers, func(id string) bool { return len(id) > 12 && id[:12] == about.Hostname }) {
-			continue
-		}
-		dir := filepath.Dir(f)
-		args := []string{r.runtime, "delete", "--force", "buildah-" + filepath.Base(dir)}
-		if r.rootless {
-			args = append([]string{r.path, "unshare"}, args...)
-		}
-		err := r.tool(ctx, args[0], args[1:]...)
+	steps, err := r.steps(ctx, containers)
+	errs := []error{err}
+	for id, dir := range steps {
+		path, args := r.inside(r.runtime, "delete", "--force", id)
+		err := r.tool(ctx, path, args...)
 		// It was not created yet, or has ended.
 		if err != nil && !strings.Contains(err.Error(), "does not exist") && !strings.Contains(err.Error(), "o such file") {
 			errs = append(errs, err)
@@ -225,4 +216,44 @@ func (r *engineRun) endSteps(ctx context.Context, containers []string) error {
 		errs = append(errs, r.remove(ctx, dir))
 	}
 	return errors.Join(errs...)
+}
+
+// inside is a command that sees what the engine sees.
+func (r *engineRun) inside(path string, args ...string) (string, []string) {
+	if r.rootless {
+		return r.path, append([]string{"unshare", path}, args...)
+	}
+	return path, args
+}
+
+// steps are the names that the runtime of containers has for the steps of the build,
+// and the folders that describe them. An engine that was stopped may have removed
+// such a folder and not have ended the step, and a step that is just being made may
+// not be known to the runtime.
+func (r *engineRun) steps(ctx context.Context, containers []string) (map[string]string, error) {
+	found, err := filepath.Glob(filepath.Join(r.temporary, "buildah*", "config.json"))
+	steps := map[string]string{}
+	for _, f := range found {
+		// The name of the machine is the beginning of the container's.
+		var about struct{ Hostname string }
+		if readEngine(f, &about) && slices.ContainsFunc(containers, func(id string) bool { return len(id) > 12 && id[:12] == about.Hostname }) {
+			dir := filepath.Dir(f)
+			steps["buildah-"+filepath.Base(dir)] = dir
+		}
+	}
+	path, args := r.inside(r.runtime, "list", "--format", "json")
+	out, lerr := engineCommand(ctx, path, r.env, args...).Output()
+	var all []struct{ ID, Bundle string }
+	if lerr == nil {
+		lerr = json.Unmarshal(out, &all)
+	}
+	if lerr != nil {
+		return steps, errors.Join(err, fmt.Errorf("list what %s runs: %w", r.runtime, lerr))
+	}
+	for _, c := range all {
+		if strings.HasPrefix(c.Bundle, r.dir+"/") { // of this build alone
+			steps[c.ID] = c.Bundle
+		}
+	}
+	return steps, err
 }

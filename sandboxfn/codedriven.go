@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/agent-sandbox/sandbox-go/runtime/code/drivers"
@@ -16,7 +17,7 @@ import (
 // drivenContexts are the contexts of a handle whose sandbox has no interpreter of
 // its own: their processes are started from here, and end with the handle.
 type drivenContexts struct {
-	testOnlyIdle time.Duration // in place of drivers.IdleTimeout, if not zero
+	testOnlyIdle atomic.Int64 // in place of drivers.IdleTimeout, if not zero; nanoseconds
 
 	mu     sync.Mutex
 	via    string                    // guarded by mu; "port" or "process" once that is known
@@ -60,7 +61,9 @@ func (c *drivenContext) leave(idle time.Duration) {
 	}
 }
 
-func (d *drivenContexts) idle() time.Duration { return cmp.Or(d.testOnlyIdle, drivers.IdleTimeout) }
+func (d *drivenContexts) idle() time.Duration { 
+	return cmp.Or(time.Duration(d.testOnlyIdle.Load()), drivers.IdleTimeout)
+}
 
 // driven finds the context that the process way has for id, or the default one of
 // the language, which is made when there is none. The caller has entered it.

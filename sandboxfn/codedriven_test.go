@@ -173,7 +173,7 @@ func TestCodeDrivenLimits(t *testing.T) {
 		t.Errorf("one of them: %v", err)
 	}
 	last.Close()
-	sb.codes.testOnlyIdle = time.Second
+	sb.codes.testOnlyIdle.Store(int64(time.Second))
 	busy, err := sb.Code(t.Context(), "bash", nil)
 	if err != nil {
 		t.Fatal(err)

@@ -61,7 +61,7 @@ func (c *drivenContext) leave(idle time.Duration) {
 	}
 }
 
-func (d *drivenContexts) idle() time.Duration { 
+func (d *drivenContexts) idle() time.Duration {
 	return cmp.Or(time.Duration(d.testOnlyIdle.Load()), drivers.IdleTimeout)
 }
 

@@ -149,3 +149,31 @@ func TestRestOfABodyThatDoesNotCome(t *testing.T) {
 		})
 	}
 }
+
+// What is left of a body is not carried out, whatever it says and wherever the
+// server's buffer ends.
+func TestRestOfABodyIsNoRequest(t *testing.T) {
+	p := newFake()
+	answerEarly(t, p)
+	f := start(t, t.TempDir(), Options{Provider: p})
+	sb := f.create(nil)
+	const body = `{"templateID":"base"}`
+	evil := fmt.Sprintf("POST /v2/sandboxes HTTP/1.1\r\nHost: x\r\nX-API-Key: %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", f.key, len(body), body)
+	made := p.count()
+	for _, sent := range []string{"1\r\nx\r\nzz\r\n" + evil, "1\r\nxyz" + evil} {
+		c, err := net.Dial("tcp", f.addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.SetDeadline(time.Now().Add(waitLimit))
+		fmt.Fprintf(c, "POST /x?n=1 HTTP/1.1\r\nHost: %d-%s.x\r\nTransfer-Encoding: chunked\r\n\r\n%s", envdPort, sb.SandboxID, sent)
+		_, _ = io.ReadAll(c) // until the gateway closes it
+		c.Close()
+	}
+	if err := f.s.Shutdown(t.Context()); err != nil { // waits for what is being carried out
+		t.Error(err)
+	}
+	if n := p.count() - made; n != 0 {
+		t.Errorf("%d sandboxes were made by what was body", n)
+	}
+}

@@ -59,6 +59,13 @@ func (f *fake) Create(_ context.Context, req providers.CreateRequest) (*provider
 	return &c, nil
 }
 
+// count is how many sandboxes have been made.
+func (f *fake) count() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.next
+}
+
 func (f *fake) find(id string) (*providers.Sandbox, error) {
 	if sb := f.boxes[id]; sb != nil {
 		return sb, nil

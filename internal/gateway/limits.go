@@ -175,7 +175,9 @@ func (cs *connections) turnAway(c net.Conn) {
 	case cs.refusals <- struct{}{}:
 		defer func() { <-cs.refusals }()
 		patient = true
+		c.SetReadDeadline(time.Now().Add(refuseTimeout / 5))
 		_, _ = c.Read(make([]byte, 1))
+		c.SetReadDeadline(time.Now().Add(refuseTimeout))
 	default:
 	}
 	c.Write([]byte("HTTP/1.1 429 Too Many Requests\r\nContent-Type: application/json; charset=utf-8\r\nConnection: close\r\nContent-Length: 45\r\n\r\n" + tooMany))
@@ -252,7 +254,8 @@ func (cs *connections) busy(c net.Conn) (done func()) {
 	return cs.serve(context.WithValue(context.Background(), connectionKey{}, k))
 }
 
-// serve marks a connection as busy until done.
+// serve marks a connection as busy until done. On one that has had its last request
+// it ends the handler: what comes there is no request.
 func (cs *connections) serve(ctx context.Context) (done func()) {
 	k, _ := ctx.Value(connectionKey{}).(*connection)
 	if k == nil {
@@ -260,6 +263,9 @@ func (cs *connections) serve(ctx context.Context) (done func()) {
 	}
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
+	if k.last { // http.Server had read more from it than it has used
+		panic(http.ErrAbortHandler)
+	}
 	k.serving++
 	if k.place != nil {
 		cs.idle.Remove(k.place)

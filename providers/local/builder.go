@@ -383,8 +383,8 @@ func (b *builder) limit() error {
 		b.conf.SampleMemory = o.limits.memory
 	}
 	if host.mechanism(limitPids) == "" {
-		b.spec.nprocLimit = o.limits.processes + threadReserve
-		b.conf.Threads = threadReserve
+		b.conf.Threads = threadReserve()
+		b.spec.nprocLimit = o.limits.processes + int64(b.conf.Threads)
 	}
 	if host.mechanism(limitCPU) == "" {
 		b.spec.affinity = o.limits.affinity()

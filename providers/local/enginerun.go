@@ -55,6 +55,9 @@ func (e *engine) newRun() (*engineRun, error) {
 	if err == nil {
 		dir, err = filepath.Abs(dir)
 	}
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir) // as the runtime of containers names it, see steps
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -32,7 +32,7 @@ func degradations(host *cgroupHost, can *probeResult, exe string, o *order) []pr
 		add("memory", "no control group: "+host.why[limitMemory]+"; memory is sampled ten times a second and the largest command killed above the limit; files of memfd_create(2) that nobody maps are not seen", groupRemedy)
 	}
 	if host.mechanism(limitPids) == "" {
-		add("pids", "no control group: "+host.why[limitPids]+"; RLIMIT_NPROC limits each user of the sandbox, with "+strconv.Itoa(threadReserve)+" more for the threads of init", groupRemedy)
+		add("pids", "no control group: "+host.why[limitPids]+"; RLIMIT_NPROC limits each user of the sandbox, with "+strconv.Itoa(threadReserve())+" more for the threads of init", groupRemedy)
 	}
 	if o.limits.cpuMilli != 0 && host.mechanism(limitCPU) == "" {
 		add("cpu", fmt.Sprintf("no control group: %s; commands are kept on %d processors instead", host.why[limitCPU], o.limits.affinity()), groupRemedy)

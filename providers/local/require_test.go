@@ -86,6 +86,22 @@ func TestRequireBeforeAnything(t *testing.T) {
 	}
 }
 
+// TestFewestProcesses: with the least that may be asked for, commands start, whatever
+// threads init has.
+func TestFewestProcesses(t *testing.T) {
+	p, _ := withoutGroups(t)
+	for range 3 {
+		sb := create(t, p, providers.CreateRequest{Resources: providers.Resources{Processes: minProcesses}})
+		time.Sleep(50 * time.Millisecond) // init has its threads now
+		if out, end := sh(t, sb, "echo $(echo two)"); out != "two\n" {
+			t.Errorf("%q, %+v", out, end)
+		}
+		if err := p.Kill(t.Context(), sb.ID); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // Without control groups every limit has something in its place, and abuse ends
 // at it.
 func TestLimitsWithoutGroups(t *testing.T) {

@@ -75,9 +75,7 @@ func (a *API) stream(w http.ResponseWriter, r *http.Request, p *plan) {
 	defer p.feed(r.Context(), run)()
 	var late atomic.Bool
 	timer := time.AfterFunc(p.limit, func() {
-		select {
-		case <-run.Done(): // in time, however late it is told
-		default:
+		if !run.Exited() { // else it was in time, however late it is told
 			late.Store(true)
 			a.kill(run)
 		}

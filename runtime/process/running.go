@@ -89,6 +89,10 @@ func (r *Running) Terminal() bool { return r.p.term != nil }
 // Done is closed when the process has ended and its output is complete.
 func (r *Running) Done() <-chan struct{} { return r.p.ended }
 
+// Exited reports whether the process has ended. There may be output that nobody has
+// read yet, and Done is not closed before.
+func (r *Running) Exited() bool { return r.p.collected() }
+
 // End says how it ended; nil before Done is closed.
 func (r *Running) End() *pb.ProcessEvent_EndEvent {
 	select {
@@ -232,15 +236,11 @@ func (r *Running) KillWith(ctx context.Context) (follow context.Context, stop fu
 	done := make(chan struct{})
 	lift := context.AfterFunc(ctx, func() {
 		defer close(done)
-		select {
-		case <-r.p.ended:
-			return
-		default:
-		}
-		killed = true
-		if err = r.Kill(ctx); err != nil {
-			cancel()
-			return
+		if killed = !r.Exited(); killed {
+			if err = r.Kill(ctx); err != nil {
+				cancel()
+				return
+			}
 		}
 		late := time.AfterFunc(afterKill, cancel)
 		context.AfterFunc(follow, func() { late.Stop() })

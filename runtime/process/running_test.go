@@ -135,6 +135,7 @@ func TestKillWith(t *testing.T) {
 		"endless output": {"exec yes", true},
 		"silence":        {"exec sleep 600", true},
 		"in time":        {"echo done", false},
+		"much output":    {"head -c 1100000 /dev/zero", false}, // some of it is still in the pipe
 	} {
 		r, err := s.Begin(testUser(t), shell(c.script))
 		if err != nil {
@@ -143,7 +144,9 @@ func TestKillWith(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		follow, stop := r.KillWith(ctx)
 		if !c.killed {
-			<-r.Done()
+			for !r.Exited() {
+				time.Sleep(time.Millisecond)
+			}
 		}
 		cancel()
 		if c.killed {

@@ -200,7 +200,7 @@ func TestSixtyFour(t *testing.T) {
 	}
 	before := count(t)
 	good := create(t, p, providers.CreateRequest{})
-	abusers := newAbusers(t, p, scaled(16, 64, 64))
+	abusers := newAbusers(t, p, scaled(16, 64, 64), 100)
 	ids := []string{good.ID}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -241,8 +241,8 @@ func killAll(t testing.TB, p *Provider, ids []string) {
 	wg.Wait()
 }
 
-// newAbusers makes n sandboxes.
-func newAbusers(t testing.TB, p *Provider, n int) []*target {
+// newAbusers makes n sandboxes with cpuMilli thousandths of a processor each.
+func newAbusers(t testing.TB, p *Provider, n int, cpuMilli int64) []*target {
 	t.Helper()
 	all := make([]*target, n)
 	slots := make(chan struct{}, 8)
@@ -251,7 +251,7 @@ func newAbusers(t testing.TB, p *Provider, n int) []*target {
 		wg.Go(func() {
 			slots <- struct{}{}
 			defer func() { <-slots }()
-			g, err := newAbuser(t.Context(), p)
+			g, err := newAbuser(t.Context(), p, cpuMilli)
 			if err != nil {
 				t.Errorf("abuser %d: %v", i, err)
 				return
@@ -267,14 +267,14 @@ func newAbusers(t testing.TB, p *Provider, n int) []*target {
 }
 
 // newAbuser makes a sandbox with little of everything.
-func newAbuser(ctx context.Context, p *Provider) (*target, error) {
+func newAbuser(ctx context.Context, p *Provider, cpuMilli int64) (*target, error) {
 	a, err := selfArtifact()
 	if err != nil {
 		return nil, err
 	}
 	sb, err := p.Create(ctx, providers.CreateRequest{
 		Artifacts: []providers.Artifact{a},
-		Resources: providers.Resources{MemoryMiB: 96, DiskMiB: 16, Processes: 48, CPUMilli: 100},
+		Resources: providers.Resources{MemoryMiB: 96, DiskMiB: 16, Processes: 48, CPUMilli: cpuMilli},
 	})
 	if err != nil {
 		return nil, err

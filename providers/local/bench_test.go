@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -440,10 +441,11 @@ func BenchmarkBeside(b *testing.B) {
 	}
 	alone := calls()
 	// Together they may use half of the machine.
-	const n = 8
+	const n = 64
+	share := max(int64(runtime.NumCPU())*1000/2/n, minCPUMilli)
 	var wg sync.WaitGroup
 	ids := []string{good.ID}
-	for i, g := range newAbusers(b, p, n) {
+	for i, g := range newAbusers(b, p, n, share) {
 		ids = append(ids, g.sb.ID)
 		wg.Go(func() { g.abuse(ctx, abuses[i%len(abuses)]) })
 	}

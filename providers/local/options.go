@@ -41,7 +41,7 @@ const (
 
 	minMemory    = 64 << 20 // the runtime itself needs about 20 MiB
 	minScratch   = 1 << 20
-	minCPUMilli  = 50 // the kernel's smallest quota is 1 ms of 100 ms
+	minCPUMilli  = 10 // the kernel's smallest quota is 1 ms of 100 ms
 	minProcesses = 8
 	maxProcesses = 1 << 20
 )

@@ -247,7 +247,7 @@ func TestCreateRefuses(t *testing.T) {
 		{"unknown network", providers.CreateRequest{Network: &providers.NetworkPolicy{Mode: "bridge"}}, "E2011", `"bridge"`},
 		{"list with none", providers.CreateRequest{Network: &providers.NetworkPolicy{Mode: "none", Allow: []string{"a"}}}, "E2011", "none"},
 		{"negative cpu", providers.CreateRequest{Resources: providers.Resources{CPUMilli: -1}}, "E2011", "CPU -0.001 is out of range"},
-		{"too much cpu", providers.CreateRequest{Resources: providers.Resources{CPUMilli: math.MaxInt64}}, "E2011", "out of range: 0.05 to"},
+		{"too much cpu", providers.CreateRequest{Resources: providers.Resources{CPUMilli: math.MaxInt64}}, "E2011", "out of range: 0.01 to"},
 		{"little memory", providers.CreateRequest{Resources: providers.Resources{MemoryMiB: 1}}, "E2011", "64 to"},
 		{"too much memory", providers.CreateRequest{Resources: providers.Resources{MemoryMiB: math.MaxInt64}}, "E2011", "memory"},
 		{"too much disk", providers.CreateRequest{Resources: providers.Resources{DiskMiB: math.MaxInt64}}, "E2011", "half of the memory"},

@@ -24,6 +24,7 @@ type engine struct {
 	engineKind
 	path     string
 	graph    string // folder of its containers; none with a daemon
+	runRoot  string // folder of what runs; none with a daemon
 	runtime  string // program that runs the steps; empty: not known
 	rootless bool   // works in a user namespace
 }
@@ -167,7 +168,7 @@ func learnPodman(e *engine, out []byte) error {
 			OCIRuntime struct{ Path string }
 			Security   struct{ Rootless bool }
 		}
-		Store struct{ GraphRoot, GraphDriverName string }
+		Store struct{ GraphRoot, GraphDriverName, RunRoot string }
 	}
 	if err := json.Unmarshal(out, &info); err != nil {
 		return err
@@ -175,7 +176,7 @@ func learnPodman(e *engine, out []byte) error {
 	if info.Store.GraphRoot == "" {
 		return errNoStore
 	}
-	e.graph = filepath.Join(info.Store.GraphRoot, info.Store.GraphDriverName+"-containers")
+	e.graph, e.runRoot = filepath.Join(info.Store.GraphRoot, info.Store.GraphDriverName+"-containers"), info.Store.RunRoot
 	e.runtime, e.rootless = info.Host.OCIRuntime.Path, info.Host.Security.Rootless
 	return nil
 }
@@ -186,7 +187,7 @@ func learnBuildah(e *engine, out []byte) error {
 			OCIRuntime any // a name; absent in early versions
 			Rootless   bool
 		}
-		Store struct{ GraphRoot, GraphDriverName string }
+		Store struct{ GraphRoot, GraphDriverName, RunRoot string }
 	}
 	if err := json.Unmarshal(out, &info); err != nil {
 		return err
@@ -194,7 +195,7 @@ func learnBuildah(e *engine, out []byte) error {
 	if info.Store.GraphRoot == "" {
 		return errNoStore
 	}
-	e.graph = filepath.Join(info.Store.GraphRoot, info.Store.GraphDriverName+"-containers")
+	e.graph, e.runRoot = filepath.Join(info.Store.GraphRoot, info.Store.GraphDriverName+"-containers"), info.Store.RunRoot
 	e.rootless = info.Host.Rootless
 	name := os.Getenv("BUILDAH_RUNTIME")
 	if name == "" {

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -46,6 +47,7 @@ type engineRun struct {
 	mark      string // by which what is left is found
 	network   string
 	fresh     bool
+	running   map[string]string // steps when the build was stopped
 }
 
 // newRun makes the folder of a build.
@@ -54,9 +56,6 @@ func (e *engine) newRun() (*engineRun, error) {
 	dir, err := os.MkdirTemp(tmp, "sandbox-build-")
 	if err == nil {
 		dir, err = filepath.Abs(dir)
-	}
-	if err == nil {
-		dir, err = filepath.EvalSymlinks(dir) // as the runtime of containers names it, see steps
 	}
 	if err != nil {
 		return nil, err
@@ -98,6 +97,15 @@ func (r *engineRun) build(ctx context.Context, w io.Writer) error {
 	}
 	c := engineCommand(ctx, r.path, r.env, append(args, r.context())...)
 	c.Stdout, c.Stderr = w, w // one pipe, so that lines keep their order
+	if end := c.Cancel; !r.daemon {
+		c.Cancel = func() error {
+			// An engine that is stopped may remove what describes a step and not end it.
+			if ids, err := r.containers(); err == nil {
+				r.running, _ = r.steps(ids)
+			}
+			return end()
+		}
+	}
 	if err := c.Start(); err != nil {
 		return err
 	}
@@ -201,61 +209,53 @@ func (r *engineRun) containers() (ids []string, err error) {
 	return ids, err
 }
 
-// endSteps ends steps that run on, in containers of the build, and removes what they
-// are described in.
+// endSteps ends steps that run on and removes what describes them: those of
+// containers, and those that ran when the build was stopped.
 func (r *engineRun) endSteps(ctx context.Context, containers []string) error {
 	if r.runtime == "" {
 		return nil
 	}
-	steps, err := r.steps(ctx, containers)
+	steps, err := r.steps(containers)
 	errs := []error{err}
+	maps.Copy(steps, r.running)
 	for id, dir := range steps {
-		path, args := r.inside(r.runtime, "delete", "--force", id)
-		err := r.tool(ctx, path, args...)
-		// It was not created yet, or has ended.
-		if err != nil && !strings.Contains(err.Error(), "does not exist") && !strings.Contains(err.Error(), "o such file") {
-			errs = append(errs, err)
-		}
-		errs = append(errs, r.remove(ctx, dir))
+		errs = append(errs, r.endStep(ctx, id), r.remove(ctx, dir))
 	}
 	return errors.Join(errs...)
 }
 
-// inside is a command that sees what the engine sees.
-func (r *engineRun) inside(path string, args ...string) (string, []string) {
+// endStep ends the step that the runtime of containers knows as id, if it does.
+func (r *engineRun) endStep(ctx context.Context, id string) error {
+	path, args := r.runtime, []string{"delete", "--force", id}
 	if r.rootless {
-		return r.path, append([]string{"unshare", path}, args...)
+		// What the runtime knows may be elsewhere than where it looks by itself:
+		// beside what the engine has there.
+		root := filepath.Join(filepath.Dir(r.runRoot), filepath.Base(r.runtime))
+		if _, err := os.Stat(filepath.Join(root, id)); err == nil {
+			args = append([]string{"--root", root}, args...)
+		}
+		path, args = r.path, append([]string{"unshare", path}, args...)
 	}
-	return path, args
+	err := r.tool(ctx, path, args...)
+	// It was not created yet, or has ended.
+	if err != nil && (strings.Contains(err.Error(), "does not exist") || strings.Contains(err.Error(), "o such file")) {
+		return nil
+	}
+	return err
 }
 
-// steps are the names that the runtime of containers has for the steps of the build,
-// and the folders that describe them. An engine that was stopped may have removed
-// such a folder and not have ended the step, and a step that is just being made may
-// not be known to the runtime.
-func (r *engineRun) steps(ctx context.Context, containers []string) (map[string]string, error) {
+// steps are the names that the runtime of containers has for the steps that run in
+// containers, and the folders that describe them. Those are among the temporary ones
+// while the steps run, and have their names. Their name of the machine is the
+// beginning of the container's.
+func (r *engineRun) steps(containers []string) (map[string]string, error) {
 	found, err := filepath.Glob(filepath.Join(r.temporary, "buildah*", "config.json"))
 	steps := map[string]string{}
 	for _, f := range found {
-		// The name of the machine is the beginning of the container's.
 		var about struct{ Hostname string }
 		if readEngine(f, &about) && slices.ContainsFunc(containers, func(id string) bool { return len(id) > 12 && id[:12] == about.Hostname }) {
 			dir := filepath.Dir(f)
 			steps["buildah-"+filepath.Base(dir)] = dir
-		}
-	}
-	path, args := r.inside(r.runtime, "list", "--format", "json")
-	out, lerr := engineCommand(ctx, path, r.env, args...).Output()
-	var all []struct{ ID, Bundle string }
-	if lerr == nil {
-		lerr = json.Unmarshal(out, &all)
-	}
-	if lerr != nil {
-		return steps, errors.Join(err, fmt.Errorf("list what %s runs: %w", r.runtime, lerr))
-	}
-	for _, c := range all {
-		if strings.HasPrefix(c.Bundle, r.dir+"/") { // of this build alone
-			steps[c.ID] = c.Bundle
 		}
 	}
 	return steps, err

@@ -55,7 +55,7 @@ func (l lingerListener) Accept() (net.Conn, error) {
 type lingering struct {
 	set    *lingers
 	unread atomic.Bool // the client may be sending what nobody will read
-	once   sync.Once
+	closed atomic.Bool
 }
 
 type lingerUnix struct {
@@ -88,10 +88,8 @@ type halfConn interface {
 	CloseWrite() error
 }
 
-func (l *lingering) close(c halfConn) (err error) {
-	first := false
-	l.once.Do(func() { first = true })
-	if !first || !l.unread.Load() || !l.set.add(c) {
+func (l *lingering) close(c halfConn) error {
+	if l.closed.Swap(true) || !l.unread.Load() || !l.set.add(c) {
 		return c.Close()
 	}
 	go l.set.end(c)

@@ -237,14 +237,10 @@ func TestNamedCommandEvents(t *testing.T) {
 	}
 }
 
-// Output comes as it is printed, and a caller that goes away takes the command
-// along.
-func TestNamedCommandEndsWithItsCaller(t *testing.T) {
-	t.Parallel()
-	r := namedRig(t, nil)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/commands/forever", nil)
+// eventLines runs a named command and returns the lines of what is told of it.
+func (r *rig) eventLines(t *testing.T, ctx context.Context, command string) *bufio.Scanner {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://sandbox/commands/"+command, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -253,8 +249,18 @@ func TestNamedCommandEndsWithItsCaller(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer res.Body.Close()
-	lines := bufio.NewScanner(res.Body)
+	t.Cleanup(func() { res.Body.Close() })
+	return bufio.NewScanner(res.Body)
+}
+
+// Output comes as it is printed, and a caller that goes away takes the command
+// along.
+func TestNamedCommandEndsWithItsCaller(t *testing.T) {
+	t.Parallel()
+	r := namedRig(t, nil)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lines := r.eventLines(t, ctx, "forever")
 	for lines.Scan() && lines.Text() != `data: {"data":"up\n"}` {
 	}
 	cancel()
@@ -265,17 +271,7 @@ func TestNamedCommandEndsWithItsCaller(t *testing.T) {
 func TestNamedCommandOfStalledCaller(t *testing.T) {
 	t.Parallel()
 	r := namedRig(t, nil)
-	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://sandbox/commands/flood", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	req.Header.Set("Accept", "text/event-stream")
-	res, err := r.http.Do(req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer res.Body.Close()
-	lines := bufio.NewScanner(res.Body)
+	lines := r.eventLines(t, t.Context(), "flood")
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() && lines.Text() != "event: stdout" {
 	}

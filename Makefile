@@ -43,14 +43,14 @@ check: ## formatting, vet, staticcheck, generated files, architecture
 
 test: ## all tests, with the race detector where a C compiler is found
 ifneq ($(HAVE_CC),)
-	CGO_ENABLED=1 $(GO) test -race -timeout 30m $(TESTFLAGS) $(PKGS)
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(TESTFLAGS) $(PKGS)
 else
 	@echo 'no C compiler ($(CC)) found: testing without the race detector'
-	$(GO) test -timeout 30m $(TESTFLAGS) $(PKGS)
+	$(GO) test -timeout 20m $(TESTFLAGS) $(PKGS)
 endif
 
 race: ## all tests under the race detector; needs a C compiler
-	CGO_ENABLED=1 $(GO) test -race -timeout 30m $(PKGS)
+	CGO_ENABLED=1 $(GO) test -race -timeout 20m $(PKGS)
 
 fuzz: ## each fuzz target for FUZZTIME
 	@for pkg in $$($(GO) list $(PKGS)); do \

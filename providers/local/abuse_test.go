@@ -139,9 +139,12 @@ func TestExpiresUnder(t *testing.T) {
 		t.Run(attack, func(t *testing.T) {
 			t.Parallel()
 			g := newTarget(t, netLoopback)
-			defer g.attackMeanwhile(t, hostileUser(), attack)()
-			if attack == "signals" { // it stops everything there is
+			if attack == "signals" {
+				// It ends by killing everything there is, so it comes first.
+				g.attack(t, hostileUser(), attack)
 				background(t, g.sb, "sh -c 'kill -STOP $$'")
+			} else {
+				defer g.attackMeanwhile(t, hostileUser(), attack)()
 			}
 			if _, err := g.p.SetLifetime(t.Context(), g.sb.ID, minLifetime); err != nil {
 				t.Fatal(err)

@@ -61,7 +61,7 @@ fuzz: ## each fuzz target for FUZZTIME
 	done
 
 bench: ## the benchmarks: ratios to baselines measured in the same run
-	$(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) $(PKGS) | grep -v 'no test files\|^ok\|^PASS\|^?'
+	CGO_ENABLED=0 $(GO) test -run '^$$' -bench . -benchtime $(BENCHTIME) $(PKGS) | grep -v 'no test files\|^ok\|^PASS\|^?'
 
 generate: ## write everything that is generated
 	$(GO) run ./internal/proto/protogen

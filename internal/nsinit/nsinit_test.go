@@ -48,7 +48,7 @@ var asked = map[string]func() (string, error){
 			return "", errors.New("a file that was not passed")
 		}
 		open := ""
-		for fd := 3; fd < 64; fd++ {
+		for fd := 3; fd < 512; fd++ {
 			flags, _, e := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
 			if e == 0 && flags&syscall.FD_CLOEXEC == 0 {
 				open += " " + strconv.Itoa(fd)
@@ -188,6 +188,11 @@ func TestProgram(t *testing.T) {
 		{"empty", nil, "nothing", Reply{Ready: []byte("done")}},
 		{"environment", nil, "env", Reply{Ready: []byte("LEFT=over")}},
 		{"files", []Call{{Name: "close", Nr: CloseInherited}}, "files", Reply{Ready: []byte("given text")}},
+		{"files far up", []Call{
+			{Name: "dup3", Nr: syscall.SYS_DUP3, Args: []Arg{Int(5), Int(maxDense), Int(0)}},
+			{Name: "dup3", Nr: syscall.SYS_DUP3, Args: []Arg{Int(5), Int(500), Int(0)}},
+			{Name: "close", Nr: CloseInherited},
+		}, "files", Reply{Ready: []byte("given text")}},
 		{"registers", []Call{
 			{Name: "make", Nr: syscall.SYS_OPENAT, Args: []Arg{Int(-100), Str(dir + "/f"), Int(syscall.O_CREAT | syscall.O_RDWR), Int(0o600)}, Store: 7},
 			{Name: "write", Nr: syscall.SYS_WRITE, Args: []Arg{Reg(7), Bytes([]byte("text")), Int(4)}},
@@ -225,6 +230,9 @@ func TestProgram(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer stray.Close()
+			if _, err := given.Seek(0, io.SeekStart); err != nil {
+				t.Fatal(err)
+			}
 			r := ask(t, &Program{Calls: c.calls, Files: []File{{"given", 4}}, Config: []byte(c.ask)}, given, stray)
 			if r.Step != c.want.Step || r.Errno != c.want.Errno || string(r.Ready) != string(c.want.Ready) {
 				t.Errorf("got %q %v %q, want %q %v %q", r.Step, r.Errno, r.Ready, c.want.Step, c.want.Errno, c.want.Ready)

@@ -176,25 +176,53 @@ func (m *machine) arguments(s *step, i uintptr) (out [maxArgs]uintptr) {
 // itself since (the poller of the Go runtime) by the close-on-exec flag, which
 // an inherited descriptor cannot have and the runtime always sets.
 func (m *machine) closeInherited() syscall.Errno {
+	left := 0
+	for fd := range maxDense {
+		open, errno := m.closeUnnamed(fd)
+		if errno != 0 {
+			return errno
+		}
+		if open {
+			left++
+		}
+	}
+	// Since Linux 6.2 the size of the directory is the number of its entries, proc(5).
+	// To read it takes ten times as long.
+	var st syscall.Stat_t
+	if syscall.Stat("/proc/self/fd", &st) == nil && st.Size == int64(left) {
+		return 0
+	}
 	var errno syscall.Errno
 	err := eachEntry("/proc/self/fd", func(fd int) {
-		if fd < 3 || errno != 0 {
-			return
+		if errno == 0 {
+			_, errno = m.closeUnnamed(fd)
 		}
-		flags, _, e := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
-		if e != 0 || flags&syscall.FD_CLOEXEC != 0 {
-			return
-		}
-		if fd != m.control && !m.named(fd) {
-			syscall.Close(fd)
-			return
-		}
-		_, _, errno = syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFD, syscall.FD_CLOEXEC)
 	})
 	if errno == 0 {
 		errno = err
 	}
 	return errno
+}
+
+// maxDense is how many descriptors are asked for one by one. They are given out from
+// the lowest on, so that there are seldom others.
+const maxDense = 128
+
+// closeUnnamed closes a descriptor that was inherited, unless it has a name, and
+// reports whether it is still open.
+func (m *machine) closeUnnamed(fd int) (open bool, errno syscall.Errno) {
+	flags, _, e := syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFD, 0)
+	switch {
+	case e != 0:
+		return false, 0
+	case fd < 3 || flags&syscall.FD_CLOEXEC != 0:
+	case fd != m.control && !m.named(fd):
+		syscall.Close(fd)
+		return false, 0
+	default:
+		_, _, errno = syscall.RawSyscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_SETFD, syscall.FD_CLOEXEC)
+	}
+	return true, errno
 }
 
 func (m *machine) named(fd int) bool {

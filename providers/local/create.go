@@ -99,6 +99,8 @@ func (p *Provider) createOnce(ctx context.Context, req providers.CreateRequest, 
 	if sb, err := p.pool.create(ctx, order); sb != nil || err != nil {
 		return sb, err
 	}
+	cradle := order.makeCradle() // it takes longest
+	defer cradle.close()
 	var e *entry
 	var lock *os.File
 	for {
@@ -120,7 +122,7 @@ func (p *Provider) createOnce(ctx context.Context, req providers.CreateRequest, 
 		return nil, stateError(op, "make the directory of the sandbox", err)
 	}
 	defer e.close()
-	sb, err := p.build(ctx, t, e, lock, order)
+	sb, err := p.build(ctx, t, e, lock, cradle, order)
 	if err == nil && order.template != nil {
 		sb, err = p.started(ctx, sb, order.template)
 	}
@@ -271,13 +273,12 @@ func (p *Provider) repeated(ctx context.Context, t *tree, o *order) (*providers.
 	}
 }
 
-// build makes the sandbox in its directory, whose lock the caller passes on.
+// build makes the sandbox in its directory, whose lock the caller passes on; the
+// cradle, unless nil, stays the caller's.
 // On an error nothing is left.
-func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, o *order) (_ *providers.Sandbox, err error) {
+func (p *Provider) build(ctx context.Context, t *tree, e *entry, lock *os.File, cradle *cradle, o *order) (_ *providers.Sandbox, err error) {
 	b := &builder{p: p, t: t, e: e, o: o, chosen: -1}
 	b.keep(lock)
-	cradle := o.makeCradle()
-	defer cradle.close()
 	defer func() {
 		if err == nil {
 			return

@@ -242,7 +242,9 @@ func (p *Provider) wake(ctx context.Context, op, id string, lifetime time.Durati
 		lock.Close()
 		return nil, err
 	}
-	sb, err := p.build(ctx, t, e, lock, o)
+	cradle := o.makeCradle()
+	defer cradle.close()
+	sb, err := p.build(ctx, t, e, lock, cradle, o)
 	if err == nil && o.template != nil {
 		err = startTemplate(ctx, sb, o.template) // its files must not be lost: it lives on
 	}

@@ -95,7 +95,7 @@ func TestWakeUndone(t *testing.T) {
 			t.Fatal(err)
 		}
 		closed(true)
-		_, err = p.build(t.Context(), p.tree, e, lock, o)
+		_, err = p.build(t.Context(), p.tree, e, lock, nil, o)
 		closed(false)
 		if errdefs.CodeOf(err) != "E8000" {
 			t.Errorf("wake: %v", err)

@@ -32,9 +32,11 @@ type reaper struct {
 
 func newReaper() *reaper {
 	r := &reaper{known: map[int]*proc{}, chld: make(chan os.Signal, 1), quit: make(chan struct{})}
-	signal.Notify(r.chld, unix.SIGCHLD)
-	r.chld <- unix.SIGCHLD // children may have died before we listened
 	r.wg.Go(func() {
+		// Here, because the first call in a process makes a thread and waits for it.
+		signal.Notify(r.chld, unix.SIGCHLD)
+		defer signal.Stop(r.chld)
+		r.collectAll() // children may have died before we listened
 		for {
 			select {
 			case <-r.chld:
@@ -48,7 +50,6 @@ func newReaper() *reaper {
 }
 
 func (r *reaper) close() {
-	signal.Stop(r.chld)
 	close(r.quit)
 	r.wg.Wait()
 }

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"os"
 	"os/exec"
@@ -196,7 +197,8 @@ func measureRole() error {
 		return err
 	}
 	echo := os.Getenv(envEcho)
-	pooled, err := New(providers.Config{StateDir: os.Getenv(envState)})
+	why := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})) // nothing waits
+	pooled, err := New(providers.Config{StateDir: os.Getenv(envState), Logger: why})
 	if err != nil {
 		return err
 	}

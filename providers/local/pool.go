@@ -260,6 +260,9 @@ func (pl *pool) step(ctx context.Context) (wait time.Duration, ok bool) {
 // fill builds one sandbox.
 func (pl *pool) fill(ctx context.Context, t *tree, f *fill) {
 	s, err := pl.build(ctx, t, f.order)
+	for try := 1; try < maxTries && wasReplaced(err); try++ { // as in create
+		s, err = pl.build(ctx, t, f.order.blank(pl.p.groups()))
+	}
 	pl.mu.Lock()
 	defer pl.mu.Unlock()
 	defer close(f.done)

@@ -26,7 +26,7 @@ func poolProvider(t testing.TB, size int) *Provider {
 	needIsolation(t)
 	root := testRoot(t)
 	t.Cleanup(func() { checkNothingLeft(t, root) })
-	p, err := New(providers.Config{StateDir: root, Logger: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	p, err := New(providers.Config{StateDir: root, Logger: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Settings: map[string]string{settingPool: strconv.Itoa(size)}})
 	if err != nil {
 		t.Fatal(err)

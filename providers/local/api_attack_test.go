@@ -81,13 +81,13 @@ func (g *target) everyCall(t *testing.T, path, secret string) {
 	t.Helper()
 	c := g.client(t)
 	for name, call := range fileCalls {
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		start := time.Now()
 		got, err := call(ctx, c, path)
 		if err != nil && errdefs.CodeOf(err) == "" {
 			t.Errorf("%s %.60q: an error without a code: %v", name, path, err)
 		}
-		if ctx.Err() != nil || time.Since(start) > 9*time.Second {
+		if ctx.Err() != nil || time.Since(start) > 50*time.Second {
 			t.Errorf("%s %.60q hangs: %v", name, path, err)
 		}
 		if bytes.Contains(got, []byte(secret)) || bytes.Contains(got, []byte(g.sb.Data.Token.Reveal())) {

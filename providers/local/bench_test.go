@@ -28,6 +28,7 @@ func init() { roles["measure"] = measureRole }
 
 const (
 	envEcho   = "LOCAL_TEST_ECHO"
+	envAlone  = "LOCAL_TEST_ALONE"
 	envRounds = "LOCAL_TEST_ROUNDS"
 )
 
@@ -56,14 +57,41 @@ func main() {
 }
 `
 
+// runtimeSource is the runtime of a sandbox without the sandbox.
+const runtimeSource = `package main
+
+import (
+	"net"
+	"os"
+
+	"github.com/agent-sandbox/sandbox-go/runtime/server"
+)
+
+func main() {
+	l, err := net.FileListener(os.NewFile(0, ""))
+	if err != nil {
+		panic(err)
+	}
+	s, err := server.New(&server.Options{AllowNoToken: true})
+	if err != nil {
+		panic(err)
+	}
+	if err := s.Serve(l); err != nil {
+		panic(err)
+	}
+}
+`
+
 // Cases of a round; each is a time.
 const (
 	casePlain      = "plain"          // fork, exec and wait of /bin/true
-	casePlainTurn  = "plain in turns" // the same, in turns with the next one and nothing else
+	casePlainTurn  = "plain in turns" // the same, its outputs kept, in turns with the next one and nothing else
 	caseCommand    = "command"        // /bin/true in a sandbox that runs, for a client that has run one before
 	casePlainEcho  = "plain echo"     // start of the echo server to its answer
 	caseBwrap      = "bwrap"          // /bin/true below bwrap
 	caseBwrapEcho  = "bwrap echo"     // the echo server below bwrap, to its answer
+	caseAlone      = "runtime"        // start of the runtime without a sandbox, to its answer
+	caseBwrapAlone = "bwrap runtime"  // the same below bwrap
 	caseCreate     = "create"         // a sandbox, to the first answer of its runtime
 	caseCreateTrue = "create+run"     // a sandbox, /bin/true in it, until its end is known
 	caseCreateEnd  = "create+run+end" // the same, until nothing is left: create+run and destroy in one
@@ -82,11 +110,14 @@ func BenchmarkSandbox(b *testing.B) {
 	needIsolation(b)
 	dir := b.TempDir()
 	echo := filepath.Join(dir, "echo")
+	alone := filepath.Join(dir, "alone")
 	small := filepath.Join(dir, "sandboxinit")
-	if err := os.WriteFile(echo+".go", []byte(echoSource), 0o600); err != nil {
-		b.Fatal(err)
+	for program, source := range map[string]string{echo: echoSource, alone: runtimeSource} {
+		if err := os.WriteFile(program+".go", []byte(source), 0o600); err != nil {
+			b.Fatal(err)
+		}
+		goBuild(b, program, program+".go")
 	}
-	goBuild(b, echo, echo+".go")
 	goBuild(b, small, "github.com/agent-sandbox/sandbox-go/runtime/cmd/sandboxinit")
 	if err := os.Chmod(dir, 0o755); err != nil {
 		b.Fatal(err)
@@ -95,7 +126,7 @@ func BenchmarkSandbox(b *testing.B) {
 		var m map[string]measured
 		b.Run(v.name, func(b *testing.B) {
 			if m == nil {
-				m = measure(b, dir, "SANDBOX_RUNTIME_BINARY="+v.runtime, envEcho+"="+echo)
+				m = measure(b, dir, "SANDBOX_RUNTIME_BINARY="+v.runtime, envEcho+"="+echo, envAlone+"="+alone)
 			}
 			for b.Loop() {
 			}
@@ -111,12 +142,14 @@ func BenchmarkSandbox(b *testing.B) {
 			ratio("run/plain", caseCreateTrue, casePlain)
 			ratio("create/bwrap-echo", caseCreate, caseBwrapEcho)
 			ratio("create/plain-echo", caseCreate, casePlainEcho)
+			ratio("create/bwrap-runtime", caseCreate, caseBwrapAlone)
+			ratio("runtime/bwrap-echo", caseAlone, caseBwrapEcho)
 			ratio("destroy/bwrap", caseDestroy, caseBwrap)
 			ratio("command/plain", caseCommand, casePlainTurn)
 			ratio("pool/plain-echo", casePool, casePlainEcho)
 			ratio("runc/bwrap", caseRunc, caseBwrap)
 			ratio("crun/bwrap", caseCrun, caseBwrap)
-			for _, c := range []string{casePlain, casePlainEcho, caseBwrap, caseBwrapEcho, caseCreate, caseCreateTrue, caseCreateEnd, casePlainTurn, caseCommand, caseDestroy, casePool, caseRunc, caseCrun} {
+			for _, c := range []string{casePlain, casePlainEcho, caseAlone, caseBwrap, caseBwrapEcho, caseBwrapAlone, caseCreate, caseCreateTrue, caseCreateEnd, casePlainTurn, caseCommand, caseDestroy, casePool, caseRunc, caseCrun} {
 				if m[c].Best == 0 {
 					b.Logf("%-15s not measured: it is not installed, or does not run here", c)
 					continue
@@ -196,7 +229,7 @@ func measureRole() error {
 	if _, err := fmt.Sscan(os.Getenv(envRounds), &rounds); err != nil {
 		return err
 	}
-	echo := os.Getenv(envEcho)
+	echo, alone := os.Getenv(envEcho), os.Getenv(envAlone)
 	why := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})) // nothing waits
 	pooled, err := New(providers.Config{StateDir: os.Getenv(envState), Logger: why})
 	if err != nil {
@@ -213,9 +246,16 @@ func measureRole() error {
 	defer client.Close()
 	var inner, ahead, ran *providers.Sandbox
 	plain := func() error { return exec.Command("/bin/true").Run() }
+	captured := func() error { // like a command, of which both outputs are kept
+		var stdout, stderr strings.Builder
+		cmd := exec.Command("/bin/true")
+		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		return cmd.Run()
+	}
 	cases := []benchCase{
 		{casePlain, plain},
-		{casePlainEcho, func() error { return firstAnswer(exec.Command(echo)) }},
+		{casePlainEcho, func() error { return firstAnswer(exec.Command(echo), "hello\n") }},
+		{caseAlone, func() error { return firstAnswer(exec.Command(alone), healthRequest) }},
 		{caseCreate, func() (err error) { inner, err = p.Create(ctx, providers.CreateRequest{}); return err }},
 		{caseDestroy, func() error { return p.Kill(ctx, inner.ID) }},
 		{caseCreateTrue, func() (err error) {
@@ -240,7 +280,13 @@ func measureRole() error {
 			all := strings.Fields("--unshare-all --die-with-parent --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/lib /lib --symlink usr/lib64 /lib64 --proc /proc --dev /dev --tmpfs /tmp")
 			return exec.Command(bwrap, append(all, args...)...)
 		}
-		cases = append(cases, benchCase{caseBwrap, func() error { return below("/bin/true").Run() }}, benchCase{caseBwrapEcho, func() error { return firstAnswer(below("--ro-bind", echo, "/tmp/echo", "/tmp/echo")) }})
+		cases = append(cases, benchCase{caseBwrap, func() error { return below("/bin/true").Run() }},
+			benchCase{caseBwrapEcho, func() error {
+				return firstAnswer(below("--ro-bind", echo, "/tmp/echo", "/tmp/echo"), "hello\n")
+			}},
+			benchCase{caseBwrapAlone, func() error {
+				return firstAnswer(below("--ro-bind", alone, "/tmp/alone", "/tmp/alone"), healthRequest)
+			}})
 	}
 	times := map[string][]time.Duration{}
 	for i := range rounds + 1 {
@@ -275,7 +321,7 @@ func measureRole() error {
 	// By themselves: the kernel takes namespaces and control groups down after their
 	// last process has ended, at the cost of whatever comes next.
 	turns := []benchCase{
-		{casePlainTurn, plain},
+		{casePlainTurn, captured},
 		{caseCommand, func() error { _, _, err := commandOf(ctx, client, "", "/bin/true"); return err }},
 	}
 	time.Sleep(100 * time.Millisecond)
@@ -390,9 +436,9 @@ func containerCase(tool string) (run func() error, remove func(), err error) {
 	return run, remove, run()
 }
 
-// firstAnswer starts an echo server on a listener that is its standard input,
-// and waits for its answer. Its end is not waited for: the next round does.
-func firstAnswer(cmd *exec.Cmd) error {
+// firstAnswer starts a server on a listener that is its standard input, sends request
+// and waits for the first line of the answer. The end is not waited for: the next round does.
+func firstAnswer(cmd *exec.Cmd, request string) error {
 	l, err := net.Listen("unix", "@"+randomText(20))
 	if err != nil {
 		return err
@@ -409,13 +455,14 @@ func firstAnswer(cmd *exec.Cmd) error {
 		return err
 	}
 	defer c.Close()
-	if _, err := io.WriteString(c, "hello\n"); err != nil {
+	if _, err := io.WriteString(c, request); err != nil {
 		return err
 	}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
 	_, err = bufio.NewReader(c).ReadString('\n')
+	cmd.Process.Kill() // the runtime goes on
 	go cmd.Wait()
 	return err
 }

@@ -92,7 +92,7 @@ func init() {
 
 // get asks over a connection to an address, and returns the answer.
 func (k *tricker) get(addr, request string) (string, error) {
-	c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	c, err := net.DialTimeout("tcp", addr, 20*time.Second)
 	if err != nil {
 		return "", err
 	}
@@ -101,7 +101,7 @@ func (k *tricker) get(addr, request string) (string, error) {
 }
 
 func exchange(c net.Conn, request string) (string, error) {
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(20 * time.Second))
 	if _, err := io.WriteString(c, request); err != nil {
 		return "", err
 	}
@@ -127,16 +127,16 @@ func (k *tricker) direct() {
 			if err == nil && out != "" {
 				k.breach("%s answers %q", k.at(addr, port), out)
 			}
-			if time.Since(start) > 4*time.Second { // less than it would be waited for
+			if time.Since(start) > 15*time.Second { // less than it would be waited for
 				k.breach("%s takes %v to fail", addr, time.Since(start))
 			}
 		}
 	}
-	_, err := net.DialTimeout("tcp", k.at("1.1.1.1", k.good), 5*time.Second)
+	_, err := net.DialTimeout("tcp", k.at("1.1.1.1", k.good), 20*time.Second)
 	k.refused("a literal address", err, syscall.ENETUNREACH)
-	_, err = net.DialTimeout("tcp", k.at("good.test", 4321), 5*time.Second)
+	_, err = net.DialTimeout("tcp", k.at("good.test", 4321), 20*time.Second)
 	k.refused("a port without a rule", err, syscall.ECONNREFUSED)
-	_, err = net.DialTimeout("tcp", k.at("good.test", 80), 5*time.Second)
+	_, err = net.DialTimeout("tcp", k.at("good.test", 80), 20*time.Second)
 	k.refused("a port without a rule", err, syscall.ECONNREFUSED)
 	for _, addr := range []string{k.at("198.18.255.255", k.good), k.at("198.18.0.1", k.good), k.at("127.0.0.1", k.good)} {
 		if out, err := k.get(addr, requestFor("good.test")); err == nil || out != "" {
@@ -393,7 +393,7 @@ func ask(network string, q []byte) (m dnsmessage.Message, err error) {
 		return m, err
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(5 * time.Second))
+	c.SetDeadline(time.Now().Add(20 * time.Second))
 	b := make([]byte, 4096)
 	n := 0
 	if network == "udp" {

@@ -209,6 +209,7 @@ func (s *Server) routes(users *account.Book) http.Handler {
 		_, calls := processconnect.NewProcessHandler(s.process, connectOpts...)
 		return withTail(calls)
 	}))
+	s.prepare = append(s.prepare, process.Prepare)
 	mux.Handle("/"+filesystemconnect.FilesystemName+"/", s.later(func() http.Handler {
 		_, calls := filesystemconnect.NewFilesystemHandler(s.files, connectOpts...)
 		return calls

@@ -34,7 +34,9 @@ of the signal. Where the command did not run, or its outcome is not known, a lin
 that begins with "sandbox: E" says why and the status is that of the error.
 
 The first signal that asks this command to end is handed on; a second one kills
-the command in the sandbox. A sandbox that is paused or hibernates goes on.`,
+the command in the sandbox. SIGHUP and SIGINT are none of them where they were
+ignored from the start, as nohup has it. A sandbox that is paused or hibernates
+goes on.`,
 		Example: `  sandbox exec $id -- sh -c 'ls | wc -l'
   tar c src | sandbox exec $id -w /tmp -- tar x
   sandbox exec $id -t -- top`,

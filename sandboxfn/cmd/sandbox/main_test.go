@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -47,6 +48,11 @@ func (w withoutLeak) Run() int {
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		fmt.Fprintln(os.Stderr, "subreaper:", err)
 		return 1
+	}
+	for _, sig := range []os.Signal{syscall.SIGINT, syscall.SIGHUP} {
+		if signal.Ignored(sig) { // by whoever started the tests: not so in the processes that they start
+			signal.Notify(make(chan os.Signal, 1), sig)
+		}
 	}
 	code := w.m.Run()
 	if err := reap(); err != nil {

@@ -24,12 +24,17 @@ type signals struct {
 }
 
 // watchSignals returns a context that ends with the first signal. The second one
-// ends the process.
+// ends the process. SIGINT and SIGHUP do neither where who started it has them
+// ignored.
 func (a *app) watchSignals(ctx context.Context) (context.Context, func()) {
 	a.signals = &signals{}
 	ctx, cancel := context.WithCancelCause(ctx)
 	ch := make(chan os.Signal, 4)
-	signal.Notify(ch, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT} {
+		if !signal.Ignored(sig) { // nohup, or a job of a script: it was started to outlive these
+			signal.Notify(ch, sig)
+		}
+	}
 	// Writes to a pipe that nobody reads fail then, and what is under way can be
 	// ended in order.
 	pipe := make(chan os.Signal, 1)

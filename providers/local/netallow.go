@@ -207,22 +207,35 @@ func (e *egress) accept(l net.Listener) {
 
 // An inConn is a connection from inside, which counts until it is closed.
 type inConn struct {
-	*net.TCPConn
+	insideConn
 	e    *egress
 	once sync.Once
 }
 
 // take counts a connection. One that is too many is reset: nil.
 func (e *egress) take(c *net.TCPConn) *inConn {
-	select {
-	case e.inSlots <- struct{}{}:
-	default:
-		e.audit.note(providers.NetworkEvent{Kind: "connect", Host: addrOf(c.LocalAddr()).Addr().String(), Port: int(addrOf(c.LocalAddr()).Port()),
-			Reason: fmt.Sprintf("this sandbox has %d connections open; more are refused", maxInside)})
+	if !e.slot(addrOf(c.LocalAddr())) {
 		reset(c)
 		return nil
 	}
-	in := &inConn{TCPConn: c, e: e}
+	return e.hold(c)
+}
+
+// slot finds room for a connection to at, or notes that there is none.
+func (e *egress) slot(at netip.AddrPort) bool {
+	select {
+	case e.inSlots <- struct{}{}:
+		return true
+	default:
+		e.audit.note(providers.NetworkEvent{Kind: "connect", Host: at.Addr().String(), Port: int(at.Port()),
+			Reason: fmt.Sprintf("this sandbox has %d connections open; more are refused", maxInside)})
+		return false
+	}
+}
+
+// hold makes close end a connection that has a slot. After close it is reset: nil.
+func (e *egress) hold(c insideConn) *inConn {
+	in := &inConn{insideConn: c, e: e}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -242,7 +255,7 @@ func (c *inConn) Close() error {
 		c.e.mu.Unlock()
 		<-c.e.inSlots
 	})
-	return c.TCPConn.Close()
+	return c.insideConn.Close()
 }
 
 // refuse ends the connection so that the program inside gets an error at once.
@@ -251,7 +264,7 @@ func (c *inConn) refuse() {
 	c.Close()
 }
 
-func reset(c *net.TCPConn) {
+func reset(c insideConn) {
 	_ = c.SetLinger(0)
 	c.Close()
 }

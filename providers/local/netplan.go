@@ -77,8 +77,12 @@ func (n *netPlan) listeners() []wantedListener {
 }
 
 // routes are the ranges of the rules that a connection can be made to as to any
-// other address. The loopback of the sandbox stays its own.
+// other address. The loopback of the sandbox stays its own. A nil plan
+// has none.
 func (n *netPlan) routes() (v4, v6 []netip.Prefix) {
+	if n == nil {
+		return nil, nil
+	}
 	for _, r := range n.rules {
 		p := r.Prefix
 		switch {
@@ -118,8 +122,25 @@ func (p *program) allow(n *netPlan) {
 
 	reg := 0
 	for _, l := range n.listeners() {
-		reg = p.listen(l, reg, has6, n.keep)
+		var ignore []syscall.Errno
+		conditions := []nsinit.Arg{}
+		if l.family == unix.AF_INET6 {
+			ignore, conditions = noIPv6, append(conditions, has6)
+		}
+		reg = p.listen(l, reg, ignore)
+		send := append([]nsinit.Arg{nsinit.Str(l.name), nsinit.Reg(reg)}, conditions...)
+		p.add("hand out the listener on "+l.name, nsinit.SendFile, send...)
+		if n.keep {
+			p.keepListener(l, reg, conditions...)
+		} else {
+			p.add("close the listener on "+l.name, unix.SYS_CLOSE, nsinit.Reg(reg)).Ignore = ignore
+		}
 	}
+}
+
+// keepListener makes a listener a file of init.
+func (p *program) keepListener(l wantedListener, reg int, conditions ...nsinit.Arg) {
+	p.add("keep the listener on "+l.name, nsinit.KeepFile, append([]nsinit.Arg{nsinit.Str(keptPrefix + l.name), nsinit.Reg(reg)}, conditions...)...)
 }
 
 // netlink sends a message and checks the kernel's answer to it.
@@ -131,17 +152,11 @@ func (p *program) netlink(name string, link nsinit.Arg, message []byte, ignore [
 	c.Expect = make([]byte, 4)
 }
 
-// listen makes one listener and sends it out. Its register, zero for a new one,
-// is used again for the next: there are more listeners than registers.
-func (p *program) listen(l wantedListener, reg int, has6 nsinit.Arg, keep bool) int {
+// listen makes one listener. Its register, zero for a new one, is used again for
+// the next: there are more listeners than registers.
+func (p *program) listen(l wantedListener, reg int, ignore []syscall.Errno) int {
 	name := "listen on " + l.name
-	step := func(nr int, args ...nsinit.Arg) *nsinit.Call {
-		c := p.add(name, nr, args...)
-		if l.family == unix.AF_INET6 {
-			c.Ignore = noIPv6
-		}
-		return c
-	}
+	step := func(nr int, args ...nsinit.Arg) { p.add(name, nr, args...).Ignore = ignore }
 	step(unix.SYS_SOCKET, nsinit.Int(l.family), nsinit.Int(l.kind|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK), nsinit.Int(0))
 	if reg == 0 {
 		p.store()
@@ -157,16 +172,6 @@ func (p *program) listen(l wantedListener, reg int, has6 nsinit.Arg, keep bool) 
 	step(unix.SYS_BIND, fd, nsinit.Bytes(addr), nsinit.Int(len(addr)))
 	if l.kind == unix.SOCK_STREAM {
 		step(unix.SYS_LISTEN, fd, nsinit.Int(netBacklog))
-	}
-	send := []nsinit.Arg{nsinit.Str(l.name), fd}
-	if l.family == unix.AF_INET6 {
-		send = append(send, has6)
-	}
-	p.add("hand out the listener on "+l.name, nsinit.SendFile, send...)
-	if keep {
-		p.add("keep the listener on "+l.name, nsinit.KeepFile, append([]nsinit.Arg{nsinit.Str(keptPrefix + l.name)}, send[1:]...)...)
-	} else {
-		step(unix.SYS_CLOSE, fd)
 	}
 	return reg
 }

@@ -27,7 +27,7 @@ func (e *egress) relay(c *inConn, out *outConn, t netTarget, first []byte) {
 	defer end()
 	var wg sync.WaitGroup
 	wg.Go(func() {
-		if _, err := io.Copy(c.TCPConn, out.TCPConn); err != nil { // by splice(2)
+		if _, err := io.Copy(c.insideConn, out.TCPConn); err != nil { // by splice(2), between two of TCP
 			end()
 			return
 		}
@@ -43,7 +43,7 @@ func (e *egress) relay(c *inConn, out *outConn, t netTarget, first []byte) {
 				// What the client still sends would reset the connection, and
 				// the answer with it.
 				c.SetReadDeadline(time.Now().Add(time.Second))
-				_, _ = io.CopyN(io.Discard, c.TCPConn, sniffBytes)
+				_, _ = io.CopyN(io.Discard, c.insideConn, sniffBytes)
 			} else {
 				_ = c.SetLinger(0)
 			}
@@ -59,7 +59,7 @@ func (e *egress) relay(c *inConn, out *outConn, t netTarget, first []byte) {
 // which name it wants means the one it was let out for.
 func (e *egress) send(c *inConn, out *outConn, t netTarget, first []byte) error {
 	if t.name != "" && !e.settings.trust {
-		r := &recorder{r: io.MultiReader(bytes.NewReader(first), c.TCPConn), begun: func() {
+		r := &recorder{r: io.MultiReader(bytes.NewReader(first), c.insideConn), begun: func() {
 			c.SetReadDeadline(time.Now().Add(sniffTimeout))
 		}}
 		err := checkName(r, t.name)
@@ -74,7 +74,7 @@ func (e *egress) send(c *inConn, out *outConn, t netTarget, first []byte) error 
 			return err
 		}
 	}
-	_, err := io.Copy(out.TCPConn, c.TCPConn)
+	_, err := io.Copy(out.TCPConn, c.insideConn)
 	return err
 }
 

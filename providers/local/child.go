@@ -3,6 +3,7 @@
 package local
 
 import (
+	"context"
 	"errors"
 	"os"
 	"sync"
@@ -31,14 +32,14 @@ type child struct {
 
 // adopt takes over a sandbox that is complete and, when it is detached, lets
 // it live without us.
-func (p *Provider) adopt(b *builder) error {
+func (p *Provider) adopt(ctx context.Context, b *builder) error {
 	pidfd, err := openPidfd(b.proc.pid)
 	if err != nil {
 		return err
 	}
 	c := &child{id: b.o.id, detached: b.o.Detached, proc: b.proc, pidfd: pidfd, lifeline: b.lifeline,
 		groups: ownCgroups(b.o.id, b.saved.Cgroups), done: make(chan struct{})}
-	if c.egress, err = p.startEgress(b); err != nil {
+	if c.egress, err = p.startEgress(ctx, b); err != nil {
 		pidfd.Close()
 		return err
 	}

@@ -86,7 +86,8 @@ type controller struct {
 	layered bool
 	request json.RawMessage // of the creation
 
-	listeners []string // names of those that are kept
+	listeners []string      // names of those that are kept
+	links     *net.UnixConn // takes links to the network of a guest; nil: no guest, or no list
 }
 
 // suspender pauses a sandbox; see pauser.
@@ -189,6 +190,9 @@ func (ctl *controller) answer(line []byte) (_ controlAnswer, end bool) {
 	}
 	return a, false
 }
+
+// errHandedOver says that nothing more is to be read from a connection here.
+var errHandedOver = errors.New("handed over")
 
 // errForm says that a request is not one of ours.
 var errForm = errors.New("malformed request")

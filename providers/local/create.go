@@ -200,7 +200,7 @@ func (p *Provider) order(ctx context.Context, req providers.CreateRequest) (*ord
 	}
 	o.degraded = append(o.degraded, degradations(host, can, exe.how, o)...)
 	if o.engine == engineGVisor {
-		o.degraded = gvisorDegradations(o.degraded)
+		o.degraded = gvisorDegradations(o.degraded, o.allow)
 	}
 	if err := checkRequire(req.Require, o.degraded); err != nil {
 		return nil, err
@@ -360,7 +360,7 @@ func (b *builder) complete(ctx context.Context, conn net.Conn) (*providers.Sandb
 	if err := b.awake(); err != nil {
 		return nil, err
 	}
-	if err := p.adopt(b); err != nil {
+	if err := p.adopt(ctx, b); err != nil {
 		return nil, err
 	}
 	b.forgetSleep()

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -257,7 +258,7 @@ func checkGuest(o *order) error {
 		asked bool
 		what  string
 	}{
-		{o.network == netHost || o.network == netList, "a network but its own loopback"},
+		{o.network == netHost, "the network of this machine"},
 		{o.Snapshot != "", "snapshots"},
 		{o.Image != "" || o.Root.Dir != "" || o.Root.Writable, "a choice of file trees"},
 		{o.Scratch == "disk", "files on disk"},
@@ -278,7 +279,7 @@ func checkGuest(o *order) error {
 }
 
 // gvisorDegradations is what degradations says for a guest.
-func gvisorDegradations(all []providers.Degradation) []providers.Degradation {
+func gvisorDegradations(all []providers.Degradation, allow *netPlan) []providers.Degradation {
 	all = slices.DeleteFunc(all, func(d providers.Degradation) bool {
 		switch d.What {
 		case "landlock", limitFreezer, limitPids, "users": // the kernel of the guest decides about these
@@ -286,6 +287,9 @@ func gvisorDegradations(all []providers.Degradation) []providers.Degradation {
 		}
 		return false
 	})
+	if _, v6 := allow.routes(); slices.ContainsFunc(v6, func(r netip.Prefix) bool { return !r.IsSingleIP() }) {
+		all = append(all, providers.Degradation{What: "network", Why: "in gVisor a range of IPv6 is reached through the proxy only", Remedy: "name single addresses, or use isolation " + isolationContainer})
+	}
 	return append(all,
 		providers.Degradation{What: "landlock", Why: "gVisor has no Landlock; its kernel and its mounts decide what can be reached", Remedy: "use isolation " + isolationContainer},
 		providers.Degradation{What: limitFreezer, Why: "in gVisor a pause stops each process with a signal, which debuggers see, and a program can have a timer wake it", Remedy: "use isolation " + isolationContainer},

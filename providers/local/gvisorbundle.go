@@ -56,6 +56,9 @@ type (
 // the end: see planGuest.
 func guestBundle(conf *gvisorConfig) *ociSpec {
 	caps := guestCaps()
+	if conf.Links {
+		caps = append(caps, "CAP_NET_ADMIN") // for addresses
+	}
 	s := &ociSpec{
 		Version: "1.0.0",
 		Process: ociProcess{

@@ -51,6 +51,11 @@ func serveGuest(in *inside, conf serveConfig, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("runtime connections: %w", err)
 	}
+	if in.links != nil {
+		if err := serveGuestNet(in.links, conf.Listeners); err != nil {
+			return err
+		}
+	}
 	if err := in.ready(nil); err != nil {
 		return err
 	}

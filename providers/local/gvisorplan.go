@@ -3,6 +3,9 @@
 package local
 
 import (
+	"encoding/binary"
+	"math"
+	"net/netip"
 	"path"
 	"slices"
 	"strconv"
@@ -202,6 +205,7 @@ func (p *planner) outerLock() {
 const (
 	guestListener = 4 // connections to the runtime arrive on it
 	guestRequests = 5 // connections of the life-cycle protocol
+	guestLinks    = 6 // links to the network, with a list
 )
 
 // planGuest returns the program of pid 1 of the guest of s: the calls that bring
@@ -222,12 +226,67 @@ func planGuest(s *launchSpec) *nsinit.Program {
 	p.guestGroups()
 	p.guestDev()
 	p.guestProc()
+	files := []nsinit.File{{Name: fdListener, FD: guestListener}, {Name: fdControl, FD: guestRequests}}
+	if s.allow != nil {
+		p.guestNetwork(s.allow)
+		files = append(files, nsinit.File{Name: fdLinks, FD: guestLinks})
+	}
 	p.detach("sys") // below it lie the files that the tree has
 	p.mount("restrict /", "", "/", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|noDevSuid, "")
 	p.lock()
 
-	return &nsinit.Program{Calls: p.calls, Files: append(p.opened,
-		nsinit.File{Name: fdListener, FD: guestListener}, nsinit.File{Name: fdControl, FD: guestRequests})}
+	return &nsinit.Program{Calls: p.calls, Files: append(p.opened, files...)}
+}
+
+// guestNetwork is allow for gVisor's kernel, in which all of the prefix of an
+// address of the loopback device is local with IPv4, and only the address itself
+// with IPv6. So a name has no address of IPv6.
+func (p *planner) guestNetwork(n *netPlan) {
+	v4, v6 := n.guestRoutes()
+	p.add("open a socket for addresses", unix.SYS_SOCKET, nsinit.Int(unix.AF_NETLINK), nsinit.Int(unix.SOCK_RAW|unix.SOCK_CLOEXEC), nsinit.Int(unix.NETLINK_ROUTE))
+	link := p.store()
+	for _, r := range slices.Concat([]netip.Prefix{block4}, v4, v6) {
+		at := r
+		if !r.IsSingleIP() {
+			at = netip.PrefixFrom(r.Addr().Next(), r.Bits())
+		}
+		p.netlink(stepAddress, link, newAddress(at), nil)
+		if last := lastAddress(r); last.IsValid() {
+			p.netlink(stepAddress, link, newAddress(last), nil)
+		}
+	}
+	p.close(link)
+	reg := 0
+	for _, l := range n.guestListeners() {
+		reg = p.listen(l, reg, nil)
+		p.keepListener(l, reg)
+	}
+}
+
+// lastAddress is the last address of a range of IPv4 as a prefix: gVisor takes it
+// for a broadcast, which nobody answers, unless it is the device's. It is not valid
+// where there is no such need.
+func lastAddress(r netip.Prefix) netip.Prefix {
+	if r.Addr().Is6() || r.Bits() > 30 || r.Bits() == 0 {
+		return netip.Prefix{}
+	}
+	b := r.Addr().As4()
+	binary.BigEndian.PutUint32(b[:], binary.BigEndian.Uint32(b[:])|math.MaxUint32>>r.Bits())
+	return netip.PrefixFrom(netip.AddrFrom4(b), 32)
+}
+
+// guestRoutes are those routes that a guest can have.
+func (n *netPlan) guestRoutes() (v4, v6 []netip.Prefix) {
+	v4, v6 = n.routes()
+	return v4, slices.DeleteFunc(v6, func(r netip.Prefix) bool { return !r.IsSingleIP() })
+}
+
+func (n *netPlan) guestListeners() []wantedListener {
+	all := n.listeners()
+	if _, v6 := n.guestRoutes(); len(v6) == 0 {
+		all = slices.DeleteFunc(all, func(l wantedListener) bool { return l.family == unix.AF_INET6 })
+	}
+	return all
 }
 
 const stepProveGVisor = "find gVisor's kernel"

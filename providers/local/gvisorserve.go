@@ -32,6 +32,7 @@ type gvisorConfig struct {
 	Mounts   []guestMount `json:"mounts,omitempty"`
 	FileSize int64        `json:"file_size,omitempty"` // limit of one file, bytes; zero: none
 	Probe    bool         `json:"probe,omitempty"`     // end when the guest is complete
+	Links    bool         `json:"links,omitempty"`     // it takes links to its network
 }
 
 // guestOf returns what init starts the guest of s with, in which the runtime
@@ -44,13 +45,19 @@ func (s *launchSpec) guestOf(conf serveConfig) (*gvisorConfig, error) {
 		// be found inside.
 		conf.SampleMemory = conf.Memory - gvisorMemory
 	}
+	if s.allow != nil {
+		conf.Listeners = nil
+		for _, l := range s.allow.guestListeners() {
+			conf.Listeners = append(conf.Listeners, l.name)
+		}
+	}
 	prog := planGuest(s)
 	prog.Probe = s.gvisor.probe
 	var err error
 	if prog.Config, err = json.Marshal(conf); err != nil {
 		return nil, err
 	}
-	g := &gvisorConfig{Program: prog.Encode(), Mounts: s.guestMountNames(), Probe: s.gvisor.probe}
+	g := &gvisorConfig{Program: prog.Encode(), Mounts: s.guestMountNames(), Probe: s.gvisor.probe, Links: s.allow != nil}
 	if !s.writesVolumes() {
 		g.FileSize = s.scratchBytes + 1<<20 // as planner.limits
 	}
@@ -88,7 +95,7 @@ func superviseGuest(in *inside, conf serveConfig, log *slog.Logger) error {
 		return fmt.Errorf("control socket: %w", err)
 	}
 	link := &guestLink{requests: g.requests, token: conf.Token}
-	go serveControl(control, &controller{token: conf.Token, life: life, pause: link, usage: link, log: log})
+	go serveControl(control, &controller{token: conf.Token, life: life, pause: link, usage: link, links: g.links, log: log})
 	l, err := ownedListener(in.listener, owner)
 	if err != nil {
 		return fmt.Errorf("runtime socket: %w", err)
@@ -156,6 +163,7 @@ type guest struct {
 	copied   chan struct{} // closed when both have closed their output
 	listener *net.UnixConn // takes connections to the runtime
 	requests *net.UnixConn // takes connections of the life-cycle protocol
+	links    *net.UnixConn // takes links to the network; nil: there is no list
 }
 
 // startGuest starts runsc and returns when pid 1 of the guest is complete.
@@ -167,7 +175,11 @@ func startGuest(conf *gvisorConfig, spawn process.Spawner) (_ *guest, err error)
 	var files filePile
 	defer files.close()
 	var control *net.UnixConn
-	for _, to := range []**net.UnixConn{&control, &g.listener, &g.requests} {
+	ends := []**net.UnixConn{&control, &g.listener, &g.requests}
+	if conf.Links {
+		ends = append(ends, &g.links)
+	}
+	for _, to := range ends {
 		ours, theirs, err := controlPair()
 		if err != nil {
 			return nil, err
@@ -190,7 +202,7 @@ func startGuest(conf *gvisorConfig, spawn process.Spawner) (_ *guest, err error)
 	if err != nil {
 		return nil, err
 	}
-	g.runsc, err = spawn(gvisorRunsc, runscArgs(), &os.ProcAttr{
+	g.runsc, err = spawn(gvisorRunsc, runscArgs(len(ends)), &os.ProcAttr{
 		Dir: "/", Env: []string{"PATH=/", "HOME=" + gvisorDir},
 		Files: append([]*os.File{null, w, w}, files...), // from 3 up: see runscArgs
 	})
@@ -224,16 +236,19 @@ func (p *filePile) close() {
 // guestID is the name of the guest with runsc, which has no other.
 const guestID = "guest"
 
-// runscArgs are the arguments of runsc, which finds the ends of the sockets from
-// 3 up and then the executable of pid 1.
-func runscArgs() []string {
-	return []string{
+// runscArgs are the arguments of runsc, which finds the ends of so many sockets
+// from 3 up and then the executable of pid 1.
+func runscArgs(sockets int) []string {
+	args := []string{
 		"runsc", "--root=" + gvisorDir + "/root", "--platform=" + gvisorPlatform,
 		"--network=none", "--overlay2=none", "--ignore-cgroups", "--in-sandbox-cgroup=v2", "--host-settings=ignore", "--host-uds=none",
 		"run", "--bundle=" + gvisorDir + "/bundle",
-		"--pass-fd=3:3", "--pass-fd=4:4", "--pass-fd=5:5", "--exec-fd=6",
-		guestID,
 	}
+	fd := 3
+	for ; fd < 3+sockets; fd++ {
+		args = append(args, fmt.Sprintf("--pass-fd=%d:%d", fd, fd))
+	}
+	return append(args, fmt.Sprintf("--exec-fd=%d", fd), guestID)
 }
 
 // construct sends pid 1 of the guest its program and waits for its word.

@@ -30,6 +30,7 @@ const (
 	fdLock     = "lock"
 	fdLifeline = "lifeline"
 	fdHandover = "handover"
+	fdLinks    = "links"
 	fdExtra    = "extra"
 	fdFiles    = "files" // what the sandbox has written
 	fdScratch  = "scratch"
@@ -46,6 +47,7 @@ func takeOver() *inside {
 		files:    inherited(fdFiles),
 		scratch:  inherited(fdScratch),
 		handover: inherited(fdHandover),
+		links:    inherited(fdLinks),
 		ready:    nsinit.Ready,
 	}
 	for i := 0; ; i++ {

@@ -124,6 +124,7 @@ type inside struct {
 	files    *os.File // directory of what the sandbox has written
 	scratch  *os.File // directory of everything that is written; nil: a tmpfs
 	handover *os.File // nil: the configuration is complete
+	links    *os.File // links to the network of this guest come there; nil: none do
 	extra    []*os.File
 
 	// spawn starts a program from the one thread that has an empty bounding

@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -30,6 +31,7 @@ type netWorld struct {
 	good   *httptest.Server // good.test
 	secret *httptest.Server // never to be reached
 	port   int              // of good
+	guest  bool             // in gVisor
 }
 
 const (
@@ -91,9 +93,13 @@ func (w *netWorld) sandbox(t testing.TB, rules ...string) *providers.Sandbox {
 	for i := range rules {
 		rules[i] = strings.ReplaceAll(rules[i], "PORT", strconv.Itoa(w.port))
 	}
-	return create(t, w.p, providers.CreateRequest{
+	req := providers.CreateRequest{
 		Network: &providers.NetworkPolicy{Mode: "list", Allow: rules}, Artifacts: []providers.Artifact{ownArtifact(t)},
-	})
+	}
+	if w.guest {
+		req.Isolation = isolationGVisor
+	}
+	return create(t, w.p, req)
 }
 
 // play runs a part of the test program inside.
@@ -113,30 +119,48 @@ func play(t testing.TB, sb *providers.Sandbox, user, part string, args ...string
 
 // TestAllowedPrograms lets real programs reach a permitted name and not
 // another, with the proxy variables and without.
-func TestAllowedPrograms(t *testing.T) {
-	w := newNetWorld(t, nil, nil)
+func TestAllowedPrograms(t *testing.T) { bothEngines(t, nil, allowedPrograms) }
+
+// bothEngines runs a test of networks in sandboxes of each engine.
+func bothEngines(t *testing.T, names map[string][]string, test func(*testing.T, *netWorld)) {
+	t.Run(engineNative, func(t *testing.T) { test(t, newNetWorld(t, nil, names)) })
+	t.Run(engineGVisor, func(t *testing.T) {
+		needGVisor(t)
+		w := newNetWorld(t, nil, names)
+		w.guest = true
+		test(t, w)
+	})
+}
+
+func allowedPrograms(t *testing.T, w *netWorld) {
 	sb := w.sandbox(t, "good.test:PORT", "*.wild.test:PORT")
 	noProxy := "unset HTTP_PROXY HTTPS_PROXY ALL_PROXY http_proxy https_proxy all_proxy NO_PROXY no_proxy NODE_USE_ENV_PROXY; "
-	for _, c := range []struct{ tool, script string }{
+	tools := []struct{ tool, script string }{
 		{"curl", "curl -sSf --max-time 20 URL"},
 		{"wget", "wget -q -T 20 -t 1 -O - URL"},
 		{"python3", "python3 -c 'import urllib.request; print(urllib.request.urlopen(\"URL\", timeout=20).read().decode(), end=\"\")'"},
 		{"node", "NODE_NO_WARNINGS=1 node -e 'process.exitCode = 1; fetch(\"URL\").then(r => { if (!r.ok) throw r.status; return r.text() }).then(t => { process.stdout.write(t); process.exitCode = 0 }).catch(console.error)'"},
-	} {
+	}
+	permitted := []string{"sub.wild.test", "good.test"}
+	denied := []string{
+		fmt.Sprintf("http://other.test:%d/", w.port), w.secret.URL, "http://good.test/", fmt.Sprintf("http://wild.test:%d/", w.port),
+		fmt.Sprintf("http://8.8.8.8:%d/", w.port), fmt.Sprintf("http://127.0.0.1:%d/", w.port),
+	}
+	if w.guest { // in which programs start slowly, and whose client is the same
+		tools, permitted, denied = tools[:3], permitted[:1], denied[:2]
+	}
+	for _, c := range tools {
 		t.Run(c.tool, func(t *testing.T) {
 			if out, end := sh(t, sb, "command -v "+c.tool+" >/dev/null && "+c.tool+" --version >/dev/null"); end.ExitCode != 0 {
 				needTool(t, c.tool, out)
 			}
 			for how, before := range map[string]string{"direct": noProxy, "proxy": ""} {
-				for _, name := range []string{"good.test", "sub.wild.test"} {
+				for _, name := range permitted {
 					if out, _ := sh(t, sb, "exec 2>&1; "+before+strings.ReplaceAll(c.script, "URL", fmt.Sprintf("http://%s:%d/", name, w.port))); out != goodText {
 						t.Errorf("%s, %s: %q", how, name, out)
 					}
 				}
-				for _, target := range []string{
-					fmt.Sprintf("http://other.test:%d/", w.port), "http://good.test/", fmt.Sprintf("http://wild.test:%d/", w.port),
-					fmt.Sprintf("http://8.8.8.8:%d/", w.port), fmt.Sprintf("http://127.0.0.1:%d/", w.port), w.secret.URL,
-				} {
+				for _, target := range denied {
 					if out, end := sh(t, sb, "exec 2>&1; "+before+strings.ReplaceAll(c.script, "URL", target)); end.ExitCode == 0 || strings.Contains(out, goodText) || strings.Contains(out, secretText) {
 						t.Errorf("%s, %s: status %d, %q", how, target, end.ExitCode, out)
 					}
@@ -186,5 +210,148 @@ func init() {
 		b, err := io.ReadAll(r.Body)
 		fmt.Print(r.StatusCode, " ", string(b))
 		return err
+	}
+}
+
+// TestNetworkRoutes connects to addresses that rules name, and to those beside
+// them: which are let through is seen by whether there is a way to them at all.
+func TestNetworkRoutes(t *testing.T) { bothEngines(t, nil, networkRoutes) }
+
+func networkRoutes(t *testing.T, w *netWorld) {
+	rules := []string{"192.0.2.0/24:PORT", "198.51.100.7:PORT", "[2001:db8::7]:PORT", "2001:db8:1::/48:PORT"}
+	for i := range 256 - len(rules) { // as many as there may be
+		rules = append(rules, fmt.Sprintf("10.%d.0.0/16:%d", i, 20000+i%63))
+	}
+	sb := w.sandbox(t, rules...)
+	port := strconv.Itoa(w.port)
+	ways := []string{"192.0.2.1", "192.0.2.0", "192.0.2.255", "198.51.100.7", "2001:db8::7"}
+	none := []string{"192.0.3.1", "198.51.100.8", "2001:db8::8"}
+	if wide := "2001:db8:1::9"; w.guest { // which the report says
+		none = append(none, wide)
+	} else {
+		ways = append(ways, wide)
+	}
+	r, err := w.p.Report(t.Context(), sb.ID)
+	if says := slices.ContainsFunc(r.Degraded, func(d providers.Degradation) bool { return d.What == "network" }); err != nil || says != w.guest || r.Network != netList {
+		t.Errorf("%+v, %v", r, err)
+	}
+	for i, addr := range slices.Concat(ways, none) {
+		out := play(t, sb, "user", "dial", net.JoinHostPort(addr, port))
+		// What cannot be reached from here is reset, perhaps before it is looked at.
+		if way := out == "open\n" || strings.Contains(out, "reset by peer"); way != (i < len(ways)) || !way && !strings.Contains(out, "network is unreachable") {
+			t.Errorf("%s: %q", addr, out)
+		}
+	}
+}
+
+func init() {
+	roles["dial"] = func() error {
+		c, err := net.DialTimeout("tcp", os.Getenv(envArgs), 5*time.Second)
+		if err != nil {
+			fmt.Println(err)
+			return nil
+		}
+		fmt.Println("open")
+		return c.Close()
+	}
+}
+
+// TestNetworkStreams looks at what connections do besides carrying a request:
+// they end one direction at a time, and everything of them is free afterwards.
+func TestNetworkStreams(t *testing.T) { bothEngines(t, nil, networkStreams) }
+
+const streamBytes = 4 << 20
+
+func networkStreams(t *testing.T, w *netWorld) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go serveStream(c.(*net.TCPConn))
+		}
+	}()
+	port := strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	sb := w.sandbox(t, "good.test:"+port)
+	want := fmt.Sprintf("count: %d\nsend: %d\nend: true\nleft: true\n", streamBytes, streamBytes)
+	if out := play(t, sb, "user", "streams", "good.test:"+port); out != want {
+		t.Errorf("%q, want %q", out, want)
+	}
+	w.p.mu.Lock()
+	e := w.p.live[sb.ID].egress
+	w.p.mu.Unlock()
+	eventually(t, "nothing is open", func() bool { return len(e.inSlots) == 0 && len(e.outSlots) == 0 })
+	if _, err := w.p.Get(t.Context(), sb.ID); err != nil {
+		t.Error(err)
+	}
+}
+
+// serveStream does what the first byte says.
+func serveStream(c *net.TCPConn) {
+	defer c.Close()
+	var what [1]byte
+	if _, err := io.ReadFull(c, what[:]); err != nil {
+		return
+	}
+	switch what[0] {
+	case 1: // count until the end, then answer
+		n, _ := io.Copy(io.Discard, c)
+		fmt.Fprint(c, n)
+	case 2: // send
+		c.Write(make([]byte, streamBytes))
+	case 3: // end at once
+		c.SetLinger(0)
+	case 4: // wait for the end of the other side
+		io.Copy(io.Discard, c)
+	}
+}
+
+func init() {
+	roles["streams"] = func() error {
+		dial := func(what byte) (*net.TCPConn, error) {
+			c, err := net.Dial("tcp", os.Getenv(envArgs))
+			if err != nil {
+				return nil, err
+			}
+			_, err = c.Write([]byte{what})
+			return c.(*net.TCPConn), err
+		}
+		c, err := dial(1)
+		if err != nil {
+			return err
+		}
+		c.Write(make([]byte, streamBytes))
+		c.CloseWrite()
+		b, err := io.ReadAll(c)
+		fmt.Println("count:", string(b))
+		if err != nil {
+			return err
+		}
+		if c, err = dial(2); err != nil {
+			return err
+		}
+		n, err := io.Copy(io.Discard, c)
+		fmt.Println("send:", n)
+		if err != nil {
+			return err
+		}
+		if c, err = dial(3); err != nil {
+			return err
+		}
+		n, _ = io.Copy(io.Discard, c)
+		fmt.Println("end:", n == 0)
+		c.Close()
+		if c, err = dial(4); err != nil {
+			return err
+		}
+		c.SetLinger(0)
+		fmt.Println("left:", c.Close() == nil)
+		return nil
 	}
 }

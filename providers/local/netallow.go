@@ -54,9 +54,9 @@ func parseHosts(s string) (map[string][]netip.Addr, error) {
 	return hosts, nil
 }
 
-// A netListener is a socket that was made inside.
+// A netListener is a socket that was made inside, or a link to where they are.
 type netListener struct {
-	name string // of a wantedListener
+	name string // of a wantedListener, or linkName
 	file *os.File
 }
 
@@ -112,6 +112,7 @@ func newEgress(plan *netPlan, settings netSettings, names *nameTable, audit *net
 	defer closeListeners(listeners)
 	var streams []net.Listener
 	var packets []net.PacketConn
+	var links []*net.UnixConn
 	for _, l := range listeners {
 		if strings.HasPrefix(l.name, "udp ") {
 			c, err := net.FilePacketConn(l.file)
@@ -119,6 +120,14 @@ func newEgress(plan *netPlan, settings netSettings, names *nameTable, audit *net
 				return nil, fmt.Errorf("listener on %s: %w", l.name, err)
 			}
 			e.held, packets = append(e.held, c), append(packets, c)
+			continue
+		}
+		if l.name == linkName {
+			c, err := linkOf(l.file)
+			if err != nil {
+				return nil, err
+			}
+			e.held, links = append(e.held, c), append(links, c)
 			continue
 		}
 		c, err := net.FileListener(l.file)
@@ -133,6 +142,9 @@ func newEgress(plan *netPlan, settings netSettings, names *nameTable, audit *net
 	}
 	for _, c := range packets {
 		e.wg.Go(func() { e.serveUDP(c) })
+	}
+	for _, l := range links {
+		e.wg.Go(func() { e.serveLink(l) })
 	}
 	e.wg.Go(e.proxy.serve)
 	return e, nil
@@ -329,13 +341,20 @@ func (p *Provider) orderNetwork(o *order) error {
 }
 
 // startEgress makes the way out of a sandbox that was just built.
-func (p *Provider) startEgress(b *builder) (*egress, error) {
+func (p *Provider) startEgress(ctx context.Context, b *builder) (*egress, error) {
 	if b.proc == nil || b.spec.allow == nil {
 		return nil, nil
 	}
 	listeners := b.proc.listeners
 	b.proc.listeners = nil
-	e, err := p.openEgress(b.t, b.o.id, b.spec.allow, func() ([]netListener, error) { return listeners, nil })
+	e, err := p.openEgress(b.t, b.o.id, b.spec.allow, func() ([]netListener, error) {
+		if b.o.engine == engineGVisor {
+			ctx, cancel := context.WithTimeout(ctx, answerLimit)
+			defer cancel()
+			return b.e.fetchLink(ctx)
+		}
+		return listeners, nil
+	})
 	if err != nil {
 		closeListeners(listeners) // again, perhaps
 		return nil, &errdefs.Error{Code: "E2000", Op: "create sandbox", Message: "serve its network", Err: err}

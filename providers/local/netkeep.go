@@ -22,8 +22,8 @@ import (
 
 // The network of a detached sandbox outlives the provider that made it: init
 // keeps copies of the listeners, and the next provider that has the setting
-// keep_network fetches them when it opens the state directory. Until then what
-// the sandbox connects to waits. A lock in its directory says who serves it.
+// keep_network fetches them when it opens the state directory, or a link to the
+// guest that has them. Until then what the sandbox connects to waits. A lock in its directory says who serves it.
 
 const (
 	fileNetLock  = "net.lock"
@@ -71,11 +71,19 @@ func keptListeners(names []string) (have []string, fds []int) {
 	return have, fds
 }
 
-// sendListeners answers opNetwork: a line, and the descriptors with it.
+// sendListeners answers opNetwork: a line, and the descriptors with it. Where
+// there is a guest, the line, and then the connection is its link.
 func (ctl *controller) sendListeners(c net.Conn) error {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		return errForm
+	}
+	if ctl.links != nil {
+		_, err := u.Write([]byte("{}\n"))
+		if err == nil {
+			err = handOver(u, ctl.links)
+		}
+		return errors.Join(err, errHandedOver)
 	}
 	names, fds := keptListeners(ctl.listeners)
 	line, err := json.Marshal(controlAnswer{Listeners: names})
@@ -92,25 +100,12 @@ func (ctl *controller) sendListeners(c net.Conn) error {
 
 // fetchListeners asks the init of e for its listeners.
 func (e *entry) fetchListeners(ctx context.Context) (_ []netListener, err error) {
-	token, err := e.token()
+	c, stop, err := e.askNetwork(ctx)
 	if err != nil {
 		return nil, err
 	}
-	var d net.Dialer
-	conn, err := d.DialContext(ctx, "unix", e.dir.address(fileControl))
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
-	line, err := json.Marshal(controlRequest{Token: token.Reveal(), Op: opNetwork})
-	if err != nil {
-		return nil, err
-	}
-	c := conn.(*net.UnixConn)
-	if _, err := c.Write(append(line, '\n')); err != nil {
-		return nil, err
-	}
+	defer c.Close()
+	defer stop()
 	b, oob := make([]byte, 2*controlLine), make([]byte, unix.CmsgSpace(4*256))
 	n, oobn, _, _, err := c.ReadMsgUnix(b, oob)
 	if err != nil {
@@ -232,7 +227,7 @@ func (p *Provider) resumeNetwork(ctx context.Context, t *tree, c savedConfig) er
 	plan := &netPlan{rules: rules, proxy: c.Network.Proxy, keep: true}
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
-	eg, err := p.openEgress(t, c.ID, plan, func() ([]netListener, error) { return e.fetchListeners(ctx) })
+	eg, err := p.openEgress(t, c.ID, plan, func() ([]netListener, error) { return e.networkOf(ctx, c.Engine) })
 	if err != nil {
 		pidfd.Close()
 		return err

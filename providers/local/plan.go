@@ -398,7 +398,7 @@ func (p *planner) network() {
 	if (p.s.network == netLoopback || p.s.network == netList) && p.s.cradle == nil {
 		p.loopback()
 	}
-	if p.s.network == netList {
+	if p.s.network == netList && p.s.gvisor == nil { // else see guestNetwork
 		p.allow(p.s.allow)
 	}
 	p.add("set the host name", unix.SYS_SETHOSTNAME, nsinit.Str(hostName), nsinit.Int(len(hostName)))

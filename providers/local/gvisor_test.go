@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -31,16 +32,20 @@ func init() {
 	}
 }
 
+// triedRunsc has the programs that have run a guest.
+var triedRunsc sync.Map
+
 // needGVisor skips a test where there is no runsc, which in CI is a failure.
 func needGVisor(t testing.TB) {
 	t.Helper()
 	needIsolation(t)
 	path, err := findRunsc()
-	if err == nil {
+	if _, tried := triedRunsc.Load(path); err == nil && !tried {
 		err = tryGVisor(t.Context(), path)
 	}
 	switch {
 	case err == nil:
+		triedRunsc.Store(path, true)
 	case errors.Is(err, errdefs.ErrNotSupported) && os.Getenv("CI") == "":
 		t.Skip(err)
 	default:

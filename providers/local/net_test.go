@@ -236,7 +236,7 @@ func networkRoutes(t *testing.T, w *netWorld) {
 		t.Errorf("%+v, %v", r, err)
 	}
 	for i, addr := range slices.Concat(ways, none) {
-		out := play(t, sb, "user", "dial", net.JoinHostPort(addr, port))
+		out := play(t, sb, "user", "reach", net.JoinHostPort(addr, port))
 		// What cannot be reached from here is reset, perhaps before it is looked at.
 		if way := out == "open\n" || strings.Contains(out, "reset by peer"); way != (i < len(ways)) || !way && !strings.Contains(out, "network is unreachable") {
 			t.Errorf("%s: %q", addr, out)
@@ -245,7 +245,7 @@ func networkRoutes(t *testing.T, w *netWorld) {
 }
 
 func init() {
-	roles["dial"] = func() error {
+	roles["reach"] = func() error {
 		c, err := net.DialTimeout("tcp", os.Getenv(envArgs), 5*time.Second)
 		if err != nil {
 			fmt.Println(err)

@@ -275,9 +275,16 @@ func lastAddress(r netip.Prefix) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4(b), 32)
 }
 
-// guestRoutes are those routes that a guest can have.
+// guestRoutes are those routes that a guest can have. None is within another: an
+// address has one prefix, and they may begin with the same.
 func (n *netPlan) guestRoutes() (v4, v6 []netip.Prefix) {
-	v4, v6 = n.routes()
+	all, v6 := n.routes()
+	slices.SortStableFunc(all, func(a, b netip.Prefix) int { return a.Bits() - b.Bits() })
+	for _, r := range all {
+		if !slices.ContainsFunc(v4, r.Overlaps) {
+			v4 = append(v4, r)
+		}
+	}
 	return v4, slices.DeleteFunc(v6, func(r netip.Prefix) bool { return !r.IsSingleIP() })
 }
 

@@ -218,13 +218,13 @@ func init() {
 func TestNetworkRoutes(t *testing.T) { bothEngines(t, nil, networkRoutes) }
 
 func networkRoutes(t *testing.T, w *netWorld) {
-	rules := []string{"192.0.2.0/24:PORT", "198.51.100.7:PORT", "[2001:db8::7]:PORT", "2001:db8:1::/48:PORT"}
+	rules := []string{"192.0.2.1:PORT", "192.0.2.0/25:PORT", "192.0.2.0/24:PORT", "198.51.100.7:PORT", "[2001:db8::7]:PORT", "2001:db8:1::/48:PORT"}
 	for i := range 256 - len(rules) { // as many as there may be
 		rules = append(rules, fmt.Sprintf("10.%d.0.0/16:%d", i, 20000+i%63))
 	}
 	sb := w.sandbox(t, rules...)
 	port := strconv.Itoa(w.port)
-	ways := []string{"192.0.2.1", "192.0.2.0", "192.0.2.255", "198.51.100.7", "2001:db8::7"}
+	ways := []string{"192.0.2.1", "192.0.2.0", "192.0.2.130", "192.0.2.255", "198.51.100.7", "2001:db8::7"}
 	none := []string{"192.0.3.1", "198.51.100.8", "2001:db8::8"}
 	if wide := "2001:db8:1::9"; w.guest { // which the report says
 		none = append(none, wide)

@@ -122,7 +122,10 @@ func (c *framedConn) Close() error {
 	if raw, err := c.SyscallConn(); err == nil && !c.final {
 		c.final = true
 		_ = raw.Control(func(fd uintptr) { // also after a deadline
-			_ = unix.Send(int(fd), []byte{0, 0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+			send := func() error { return unix.Send(int(fd), []byte{0, 0}, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) }
+			if send() == unix.EAGAIN && unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, math.MaxInt32) == nil {
+				_ = send() // what was written is not read yet; the kernel bounds what it takes now, socket(7)
+			}
 		})
 	}
 	return c.UnixConn.Close()

@@ -10,6 +10,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // framedPair has the two ends of a connection.
@@ -71,6 +73,22 @@ func TestFramedConn(t *testing.T) {
 			if _, err := io.ReadAll(b); err != io.ErrUnexpectedEOF {
 				t.Errorf("%q: %v", raw, err)
 			}
+		}
+	})
+	t.Run("closed when nothing more fits", func(t *testing.T) {
+		a, b := framedPair(t)
+		raw, err := a.SyscallConn()
+		if err != nil {
+			t.Fatal(err)
+		}
+		frame, sent := []byte("\x00\x01x"), 0
+		raw.Control(func(fd uintptr) {
+			for ; unix.Send(int(fd), frame, unix.MSG_DONTWAIT) == nil; sent++ {
+			}
+		})
+		a.Close()
+		if got, err := io.ReadAll(b); err != nil || sent == 0 || len(got) != sent {
+			t.Errorf("%d of %d bytes, %v", len(got), sent, err)
 		}
 	})
 	t.Run("a deadline loses nothing", func(t *testing.T) {

@@ -193,12 +193,11 @@ func carry(in *net.TCPConn, out *framedConn) {
 	pass := func(to, from insideConn) {
 		// Without the shortcuts of io.Copy, which gVisor has not.
 		_, err := io.CopyBuffer(struct{ io.Writer }{to}, struct{ io.Reader }{from}, make([]byte, guestCopy))
-		if err == nil {
-			err = to.CloseWrite()
-		}
 		if err != nil {
 			fail()
+			return
 		}
+		_ = to.CloseWrite() // an error shows in the other direction, which may have ended in order
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { pass(in, out) })

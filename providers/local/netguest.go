@@ -62,7 +62,7 @@ func (e *egress) serveLink(l *net.UnixConn) {
 		switch {
 		case err == nil:
 			continue
-		case e.ctx.Err() == nil && !errors.Is(err, io.EOF):
+		case e.ctx.Err() == nil && !errors.Is(err, io.EOF) && !errors.Is(err, unix.ECONNRESET) && !errors.Is(err, unix.EPIPE): // as when it is killed
 			e.log.Warn("the network of a guest ends", "err", err)
 		}
 		return

@@ -3,9 +3,12 @@
 package local
 
 import (
+	"bytes"
 	"io"
+	"log/slog"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -38,6 +41,26 @@ func TestHostileLink(t *testing.T) {
 			l.CloseWrite()
 			<-served
 			e.close()
+		}
+	})
+	t.Run("what is logged", func(t *testing.T) {
+		for want, body := range map[string][]byte{"": linkAddressOf(netip.MustParseAddrPort("127.0.0.1:3128")), errLink.Error(): nil} {
+			e := testEgress(t, "good.test")
+			var said bytes.Buffer
+			e.log = slog.New(slog.NewTextHandler(&said, nil))
+			l, served := linkTo(t, e)
+			l.Write(linkRequest(linkConn, body))
+			f, err := l.File() // killed before it reads the answer
+			if err != nil {
+				t.Fatal(err)
+			}
+			unix.Poll([]unix.PollFd{{Fd: int32(f.Fd()), Events: unix.POLLIN}}, 10_000)
+			f.Close()
+			l.Close()
+			<-served
+			if got := said.String(); !strings.Contains(got, want) || (got == "") != (want == "") {
+				t.Errorf("%q, want %q", got, want)
+			}
 		}
 	})
 	t.Run("answers that are not read", func(t *testing.T) {

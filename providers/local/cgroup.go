@@ -281,7 +281,8 @@ func writeCgroup(dir, name, value string) error {
 		return unix.Open(filepath.Join(dir, name), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	})
 	if err == nil {
-		_, err = unix.Write(fd, []byte(value))
+		// A limit of memory gives up for any signal, such as the Go runtime's own.
+		_, err = retryEINTR(func() (int, error) { return unix.Write(fd, []byte(value)) })
 		unix.Close(fd)
 	}
 	if err != nil {

@@ -74,14 +74,9 @@ func newHandedListener(f *os.File) (*handedListener, error) {
 		return nil, errors.New("its socket was not passed")
 	}
 	defer f.Close()
-	c, err := net.FileConn(f)
+	u, err := unixConn(f)
 	if err != nil {
 		return nil, err
-	}
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		c.Close()
-		return nil, fmt.Errorf("a %T was passed", c)
 	}
 	return &handedListener{u}, nil
 }

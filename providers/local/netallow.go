@@ -123,7 +123,7 @@ func newEgress(plan *netPlan, settings netSettings, names *nameTable, audit *net
 			continue
 		}
 		if l.name == linkName {
-			c, err := linkOf(l.file)
+			c, err := unixConn(l.file)
 			if err != nil {
 				return nil, err
 			}

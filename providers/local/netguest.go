@@ -202,8 +202,9 @@ func (e *entry) askNetwork(ctx context.Context) (_ *net.UnixConn, stop func() bo
 	return conn.(*net.UnixConn), stop, nil
 }
 
-// linkOf turns the file of a link into the connection.
-func linkOf(f *os.File) (*net.UnixConn, error) {
+// unixConn turns a socket that was passed as a file, which stays the caller's, into
+// a connection.
+func unixConn(f *os.File) (*net.UnixConn, error) {
 	c, err := net.FileConn(f)
 	if err != nil {
 		return nil, err
@@ -211,7 +212,7 @@ func linkOf(f *os.File) (*net.UnixConn, error) {
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		c.Close()
-		return nil, fmt.Errorf("a %T is no link", c)
+		return nil, fmt.Errorf("a %T was passed", c)
 	}
 	return u, nil
 }

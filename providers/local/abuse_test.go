@@ -39,22 +39,36 @@ func TestMemoryKinds(t *testing.T) {
 				t.Skip("degraded here: the sampler sees memory of processes only: ", p.groups().why[limitMemory])
 			}
 			a := ownArtifact(t)
-			sb := create(t, p, providers.CreateRequest{Artifacts: []providers.Artifact{a}, Resources: providers.Resources{MemoryMiB: 96}})
-			g := &target{t: t, p: p, sb: sb, program: sb.Artifacts[a.Digest], network: netLoopback}
-			if out := g.attack(t, "user", kind, "1024"); strings.Contains(out, "BREACH") {
-				t.Error(out)
+			// The kernel may also take init, while the command that it took first is
+			// still dying and only its end gives the memory back. Not every time.
+			for try := 1; ; try++ {
+				sb := create(t, p, providers.CreateRequest{Artifacts: []providers.Artifact{a}, Resources: providers.Resources{MemoryMiB: 96}})
+				g := &target{t: t, p: p, sb: sb, program: sb.Artifacts[a.Digest], network: netLoopback}
+				if out := g.attack(t, "user", kind, "1024"); strings.Contains(out, "BREACH") {
+					t.Error(out)
+				}
+				if _, err := p.Get(t.Context(), sb.ID); try == 5 || !errors.Is(err, errdefs.ErrCrashed) {
+					g.alive(t)
+					return
+				}
+				t.Logf("try %d: init was killed with the command", try)
 			}
-			g.alive(t)
 		})
 	}
 }
 
-// attack is run for attacks that may well be killed.
+// attack is run for attacks that may well be killed, and may cost the call its
+// connection. Whether init survives is asked afterwards.
 func (g *target) attack(t *testing.T, user, attack string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, _ := outputOf(ctx, t, g.client(t), &envd.StartOptions{Path: g.program, Env: g.attackEnv(attack, args...), User: user}, 1<<20)
+	out, _, err := commandWith(ctx, g.client(t), &envd.StartOptions{Path: g.program, Env: g.attackEnv(attack, args...), User: user})
+	if errdefs.CodeOf(err) == "E5003" {
+		t.Logf("after %q: %v", out, err)
+	} else if err != nil {
+		t.Fatalf("after %q: %v", out, err)
+	}
 	return out
 }
 

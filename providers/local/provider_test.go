@@ -114,7 +114,11 @@ func dataClient(sb *providers.Sandbox) (*envd.Client, error) {
 }
 
 func commandOf(ctx context.Context, c *envd.Client, user, path string, args ...string) (stdout string, end *envd.End, err error) {
-	s, err := c.Start(ctx, &envd.StartOptions{Path: path, Args: args, User: user})
+	return commandWith(ctx, c, &envd.StartOptions{Path: path, Args: args, User: user})
+}
+
+func commandWith(ctx context.Context, c *envd.Client, o *envd.StartOptions) (stdout string, end *envd.End, err error) {
+	s, err := c.Start(ctx, o)
 	if err != nil {
 		return "", nil, err
 	}

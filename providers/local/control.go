@@ -107,11 +107,10 @@ func serveControl(l net.Listener, ctl *controller) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
+			if pauseUnlessClosed(err) {
+				continue
 			}
-			time.Sleep(10 * time.Millisecond) // out of descriptors, perhaps for a moment
-			continue
+			return
 		}
 		slots <- struct{}{}
 		go func() {
@@ -286,4 +285,14 @@ func (e *entry) control(ctx context.Context, req controlRequest) (controlAnswer,
 	}
 	return a, &errdefs.Error{Code: "E3006", Op: "control sandbox", Message: "init refused the request: " + a.Error,
 		Suggestion: "was the sandbox made by another version of the program?"}
+}
+
+// pauseUnlessClosed says whether to go on after an error of a listener, and waits a
+// moment then: this process may be out of descriptors.
+func pauseUnlessClosed(err error) bool {
+	if errors.Is(err, net.ErrClosed) {
+		return false
+	}
+	time.Sleep(10 * time.Millisecond)
+	return true
 }

@@ -4,7 +4,6 @@ package local
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -126,11 +124,10 @@ func (n *guestNet) accept(l net.Listener) {
 	for {
 		c, err := l.Accept()
 		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
+			if pauseUnlessClosed(err) {
+				continue
 			}
-			time.Sleep(10 * time.Millisecond) // out of descriptors, perhaps for a moment
-			continue
+			return
 		}
 		in := c.(*net.TCPConn)
 		select {
@@ -209,23 +206,7 @@ func carry(in *net.TCPConn, out *framedConn) {
 
 // serveUDP passes questions on and sends the answers.
 func (n *guestNet) serveUDP(c net.PacketConn) {
-	b := make([]byte, dnsQuestion+1)
-	for {
-		size, from, err := c.ReadFrom(b)
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-			continue
-		}
-		if size > dnsQuestion {
-			continue
-		}
-		if answer := n.question(b[:size]); len(answer) > 0 {
-			_, _ = c.WriteTo(answer, from) // lost, as a datagram may be
-		}
-	}
+	serveQuestions(c, pauseUnlessClosed, n.question)
 }
 
 // question returns the answer to a message of DNS; empty: there is none.

@@ -321,12 +321,11 @@ func (t *tail) String() string {
 func forward(l net.Listener, to *net.UnixConn) {
 	for {
 		c, err := l.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
-		}
 		if err != nil {
-			time.Sleep(10 * time.Millisecond) // out of descriptors, perhaps for a moment
-			continue
+			if pauseUnlessClosed(err) {
+				continue
+			}
+			return
 		}
 		_ = handOver(c.(*net.UnixConn), to) // the guest is ending: the caller sees the connection closed
 		c.Close()

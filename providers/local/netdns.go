@@ -104,11 +104,23 @@ func dnsAnswer(head dnsmessage.Header, q dnsmessage.Question, v4, v6 netip.Addr)
 
 // serveUDP answers questions until the socket is closed.
 func (e *egress) serveUDP(c net.PacketConn) {
+	serveQuestions(c, e.pause, func(q []byte) []byte {
+		answer, err := e.answerDNS(q)
+		if err != nil {
+			return nil
+		}
+		return answer
+	})
+}
+
+// serveQuestions answers messages of DNS until c fails and again says no; an answer
+// that is empty is none.
+func serveQuestions(c net.PacketConn, again func(error) bool, answer func(q []byte) []byte) {
 	b := make([]byte, dnsQuestion+1)
 	for {
 		n, from, err := c.ReadFrom(b)
 		if err != nil {
-			if e.pause(err) {
+			if again(err) {
 				continue
 			}
 			return
@@ -116,8 +128,8 @@ func (e *egress) serveUDP(c net.PacketConn) {
 		if n > dnsQuestion {
 			continue
 		}
-		if answer, err := e.answerDNS(b[:n]); err == nil {
-			_, _ = c.WriteTo(answer, from) // lost, as a datagram may be
+		if a := answer(b[:n]); len(a) > 0 {
+			_, _ = c.WriteTo(a, from) // lost, as a datagram may be
 		}
 	}
 }
